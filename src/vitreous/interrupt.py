@@ -89,6 +89,23 @@ def signal_heard() -> int | None:
     return _heard.number
 
 
+def open_signal_pipe() -> int | None:
+    """The reading end of a pipe that gets the number of each signal at once, also while the main thread is in C++.
+
+    No Python handler runs there, but another thread can read. None outside `interruptible`.
+    """
+    if threading.current_thread() is not threading.main_thread() or not hasattr(os, "register_at_fork"):
+        return None
+    if not any(signal.getsignal(number) is _hear for number in SIGNALS):
+        return None
+    reader, writer = os.pipe()
+    for end in (reader, writer):
+        os.set_blocking(end, False)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))  # a child's signals are not this process's
+    return reader
+
+
 def _hear(number: int, _: object) -> None:
     if _heard.number is None:
         _heard.number, _heard.since = number, time.monotonic()

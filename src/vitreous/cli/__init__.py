@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from vitreous import __version__
 from vitreous.cli.failures import explain_failure
-from vitreous.cli.processes import first_speaks, say
+from vitreous.cli.processes import only_main_prints, print_failure
 from vitreous.cli.streams import reliable_streams
 from vitreous.distributed.launcher import refuse_many
 from vitreous.errors import MachineError, UserError
@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     global whole_process
     whole_process = argv is None
     args = list(sys.argv[1:] if argv is None else argv)
-    with reliable_streams(), first_speaks():
+    with reliable_streams(), only_main_prints():
         status = _attempt(args)
     if status:
         sys.exit(status)
@@ -109,7 +109,7 @@ def _attempt(args: list[str]) -> int:
 def _say(error: UserError | MachineError) -> int:
     from vitreous.cli.terminal import printable
 
-    say(f"vitreous: {printable(str(error))}")  # it may name a file with a line end in its name
+    print_failure(f"vitreous: {printable(str(error))}")  # it may name a file with a line end in its name
     return 2 if isinstance(error, UserError) else 1
 
 

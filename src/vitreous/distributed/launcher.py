@@ -1,4 +1,4 @@
-"""What torchrun says by the environment: how many processes it started, and which this is. Known without torch."""
+"""What torchrun says in the environment: how many processes it started, and which this is. Without torch."""
 
 from __future__ import annotations
 
@@ -6,35 +6,29 @@ import os
 
 from vitreous.errors import UserError
 
-TOGETHER = ("fit", "pretrain")
-"""Verbs that know of other processes."""
 
-
-def launched() -> int:
+def world_size() -> int:
     """How many processes torchrun started for this command; 1 without it."""
     names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     return int(os.environ["WORLD_SIZE"]) if all(name in os.environ for name in names) else 1
 
 
-def own_rank() -> int:
-    """Which of them this is, from 0."""
-    return int(os.environ["RANK"]) if launched() > 1 else 0
+def global_rank() -> int:
+    """The rank of this process among them."""
+    return int(os.environ["RANK"]) if world_size() > 1 else 0
 
 
-def local_processes() -> int:
+def local_world_size() -> int:
     """How many of them share this machine."""
-    return int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if launched() > 1 else 1
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if world_size() > 1 else 1
 
 
 def local_rank() -> int:
-    """Which of those this is, from 0."""
-    return int(os.environ.get("LOCAL_RANK", "0")) if launched() > 1 else 0
+    """The rank of this process among those."""
+    return int(os.environ.get("LOCAL_RANK", "0")) if world_size() > 1 else 0
 
 
 def refuse_many(verb: str) -> None:
     """Refuse to be one of several processes, for a verb that knows nothing of the others."""
-    if (count := launched()) > 1:
-        raise UserError(
-            f"{verb}: torchrun has started {count} processes, and only {' and '.join(TOGETHER)} work together; start "
-            f"{verb} without it."
-        )
+    if (size := world_size()) > 1:
+        raise UserError(f"{verb}: runs in one process, and torchrun has started {size}; start it without torchrun.")

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import timedelta
 from itertools import product
 
@@ -15,17 +16,17 @@ import pytest
 import torch
 from torch.distributed import TCPStore
 
-import vitreous.training.labelled
 from support.ports import free_port
 from support.together import draw_images, one_of_two, two_processes
 from vitreous.cli import main
 from vitreous.config.data import Augment, Preprocess
 from vitreous.data.loader import Loader
 from vitreous.data.source import open_data
-from vitreous.distributed import watch
-from vitreous.distributed.joining import name_meeting
+from vitreous.distributed import heartbeat
+from vitreous.distributed.process_group import agree_on_id
 from vitreous.distributed.world import World
 from vitreous.errors import UserError
+from vitreous.training import labelled
 
 
 def fail_in_the_second(place):
@@ -37,7 +38,7 @@ def fail_in_the_second(place):
         def gone(data):
             raise UserError("photos: not there on this machine; copy them.")
 
-        vitreous.training.labelled.open_dataset = gone
+        labelled.open_dataset = gone
     main(["fit", str(place / "images.npz"), "--model", "Ti/4@16", "--epochs", "1", "--out", str(place / "run")])
 
 
@@ -55,29 +56,35 @@ def test_an_error_in_one_process_ends_all_with_one_sentence(tmp_path):
 
 LOST = 10
 WORK = """
-import sys
-import time
-import torch
-from vitreous.distributed import joining
-from vitreous.distributed import watch
+import sys, time
+from vitreous.distributed import heartbeat, process_group
+from vitreous.interrupt import Interrupted, interruptible, uninterrupted
 
-watch.BEAT, watch.LOST, watch.JOINING, watch.GRACE = 0.2, *map(float, sys.argv[1:]), 1.0
-joining.join_world("cpu")
-print("met", flush=True)
-while True:
-    torch.distributed.all_reduce(torch.ones(1))
-    time.sleep(0.1)
+heartbeat.INTERVAL_SECONDS, heartbeat.GRACE_SECONDS = 0.2, 1.0
+heartbeat.LOST_SECONDS, heartbeat.RENDEZVOUS_SECONDS = map(float, sys.argv[2:])
+try:
+    with interruptible():
+        world = process_group.join_world("cpu")
+        print("joined", flush=True)
+        exec(sys.argv[1])
+except Interrupted as end:
+    sys.exit(128 + end.number)
+except RuntimeError as error:
+    lost = process_group.announce(error)
+    sys.exit(f"vitreous: {lost}" if process_group.is_first_failure() else 1)
 """
+MEET = "while True: world.any_rank(False); time.sleep(0.1)"
+MISS = "world.any_rank(False) if world.rank else world.on_main(str)"
 
 
-@pytest.fixture
-def pair():
-    """Two processes that have met, and are at work for a while; they are patient for ten seconds, not for twenty."""
+@contextmanager
+def pair_of(work, **environment):
+    """Two processes that have joined and then do this; they wait for ten seconds, not for twenty."""
     port = free_port()
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", WORK, str(LOST), "120"],
-            env={**os.environ, **one_of_two(rank, port)},
+            [sys.executable, "-c", WORK, work, str(LOST), "120"],
+            env={**os.environ, **one_of_two(rank, port), **environment},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -85,7 +92,7 @@ def pair():
         for rank in range(2)
     ]
     try:
-        assert [process.stdout.readline() for process in processes] == ["met\n"] * 2
+        assert [process.stdout.readline() for process in processes] == ["joined\n"] * 2
         yield processes
     finally:
         for process in processes:
@@ -93,9 +100,54 @@ def pair():
             process.communicate()
 
 
+@pytest.fixture
+def pair():
+    """Two processes that meet again and again."""
+    with pair_of(MEET) as processes:
+        yield processes
+
+
 def sentences(process):
     """What a process says until it ends, which it must within a minute."""
     return [line for line in process.communicate(timeout=60)[1].splitlines() if line.startswith("vitreous: ")]
+
+
+@pytest.mark.slow
+def test_processes_in_different_collectives_end_and_say_where_each_waits():
+    with pair_of(MISS) as processes:
+        (said,) = sentences(processes[0]) + sentences(processes[1])
+        assert [process.returncode for process in processes] == [1, 1]
+    assert re.search(r"process 0 (waits )?in broadcast_object_list at ", said)
+    assert re.search(r"process 1 (waits )?in all_reduce at ", said)
+
+
+@pytest.mark.slow
+def test_a_debug_run_finds_it_before_anybody_waits():
+    """Even where both go on, each with what the other meant for something else."""
+    work = "import torch\nif world.rank: world.any_rank(True)\nelse: world.all_reduce_max(torch.ones(1))"
+    with pair_of(work) as processes:
+        assert [process.wait(60) for process in processes] == [0, 0]
+    with pair_of(f"time.sleep(world.rank)\n{work}", VITREOUS_DEBUG_COLLECTIVES="1") as processes:
+        said = processes[1].communicate(timeout=60)[1]
+    assert "process 1 waits in all_reduce at <string>:3, process 0 in all_reduce at <string>:4" in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("held", [False, True])
+def test_a_process_that_waits_for_another_ends_on_sigterm(held):
+    """Within ten seconds, though its main thread is in C++, and with the signal's status; the other one lives."""
+    wait = "\n with uninterrupted(): world.any_rank(False)" if held else "world.any_rank(False)"
+    with pair_of(f"if world.rank: {wait}\nelse: time.sleep(600)") as processes:
+        time.sleep(1)
+        processes[1].send_signal(signal.SIGTERM)
+        began = time.monotonic()
+        (said,) = sentences(processes[1])
+        assert time.monotonic() - began < 10
+        assert processes[1].returncode == 128 + signal.SIGTERM
+        assert processes[0].poll() is None
+    assert "ended by SIGTERM" in said
+    assert "all_reduce at " in said
+    assert "process 0 " in said
 
 
 def stop_one(pair, hung):
@@ -113,6 +165,14 @@ def test_a_process_that_hangs_does_not_let_the_other_wait(pair):
     assert socket.gethostname() in stop_one(pair, hung=1)
 
 
+@pytest.mark.slow
+def test_the_end_of_a_process_without_a_message_is_told_by_the_other(pair):
+    pair[1].kill()
+    (said,) = sentences(pair[0])
+    assert pair[0].returncode == 1
+    assert f"process 1 on {socket.gethostname()} has ended" in said
+
+
 @pytest.mark.exhaustive
 def test_a_process_that_hangs_with_the_store_does_not_let_the_other_wait(pair):
     stop_one(pair, hung=0)
@@ -120,7 +180,7 @@ def test_a_process_that_hangs_with_the_store_does_not_let_the_other_wait(pair):
 
 @pytest.mark.exhaustive
 def test_processes_that_were_stopped_and_continued_have_missed_nothing(pair):
-    """As by Ctrl-Z and fg; test_watch.py shows that time is counted in waits."""
+    """As by Ctrl-Z and fg; test_heartbeat.py shows that time is counted in waits."""
     for number, seconds in ((signal.SIGSTOP, 1.5 * LOST), (signal.SIGCONT, 2.0)):
         for process in pair:
             process.send_signal(number)
@@ -135,7 +195,7 @@ def test_a_store_that_takes_a_connection_and_says_nothing_is_not_waited_for():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         ended = subprocess.run(
-            [sys.executable, "-c", WORK, str(LOST), "3"],
+            [sys.executable, "-c", WORK, "", str(LOST), "3"],
             env={**os.environ, **one_of_two(1, port)},
             capture_output=True,
             text=True,
@@ -148,7 +208,7 @@ def test_a_store_that_takes_a_connection_and_says_nothing_is_not_waited_for():
     assert " 3 s" in said
 
 
-def test_every_meeting_has_a_name_of_its_own_whatever_was_said_at_the_store_before():
+def test_every_rendezvous_has_an_id_of_its_own_whatever_the_store_holds():
     """torchrun's shared store outlives the processes; of two machines one may have counted a restart, one not."""
     store = TCPStore("127.0.0.1", 0, is_master=True, timeout=timedelta(seconds=60))
     names = []
@@ -156,13 +216,13 @@ def test_every_meeting_has_a_name_of_its_own_whatever_was_said_at_the_store_befo
         with ThreadPoolExecutor(3) as pool:
             others = {}
             for rank in sorted(range(3), key=lambda rank, late=late: rank == late):
-                if rank == late == 2:  # the first answers to what the last meeting left behind
-                    answer = f"vitreous/meeting/{store.get('vitreous/here/2').decode()}"
+                if rank == late == 2:  # the first answers to what the last rendezvous left behind
+                    answer = f"vitreous/id/{store.get('vitreous/nonce/2').decode()}"
                     end = time.monotonic() + 60
                     while store.get(answer).decode() == names[-1]:
                         assert time.monotonic() < end, "the first does not answer"
                         time.sleep(0.01)
-                others[rank] = pool.submit(name_meeting, store.clone(), rank, 3)
+                others[rank] = pool.submit(agree_on_id, store.clone(), rank, 3)
             found = {rank: future.result() for rank, future in others.items()}
         assert len(set(found.values())) == 1
         names.append(found[0])
@@ -170,10 +230,10 @@ def test_every_meeting_has_a_name_of_its_own_whatever_was_said_at_the_store_befo
 
 
 def test_a_first_process_that_does_not_come_is_named(monkeypatch):
-    monkeypatch.setattr(watch, "JOINING", 0.3)
+    monkeypatch.setattr(heartbeat, "RENDEZVOUS_SECONDS", 0.3)
     store = TCPStore("127.0.0.1", 0, is_master=True, timeout=timedelta(seconds=0.3))
     with pytest.raises(TimeoutError, match="process 0 "):
-        name_meeting(store, 1, 2)
+        agree_on_id(store, 1, 2)
 
 
 @pytest.fixture

@@ -1,0 +1,284 @@
+"""Each of several processes notices soon that another has failed, is lost or waits elsewhere, and does not hang.
+
+Every process writes a heartbeat to the launcher's store: a growing count, its host, and the collective that it entered
+last. It reads the heartbeat of the process before it, in a ring, so that thousands of processes need a few requests per
+second each. The first one that fails writes the reason to the store; the others then end without a message. The store
+itself may be held by a process that hangs, and a request to it then never returns. So a second thread, which makes no
+requests, counts how long there has been no answer. It also ends a process that got a signal while its main thread waits
+in a collective, in C++, where Python's signal handlers do not run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from threading import Event, Lock, Thread
+from typing import Any, NamedTuple
+
+from vitreous.errors import MachineError
+from vitreous.interrupt import SIGNALS, open_signal_pipe
+
+RENDEZVOUS_SECONDS = 45.0
+"""In which all processes must have come together; torchrun starts them when all machines are there."""
+INTERVAL_SECONDS = 2.0
+"""Between two heartbeats."""
+LOST_SECONDS = 20.0
+"""Without a heartbeat, after which a process counts as lost."""
+GRACE_SECONDS = 3.0
+"""That a process has to say why it fails, or to end by itself when another has failed."""
+SIGNAL_SECONDS = 6.0
+"""That a process which got a signal goes on waiting in a collective."""
+POLL_SECONDS = 0.25
+"""Between two questions whether another process has failed."""
+FAILURE, HEARTBEAT, LEFT = "vitreous/failure", "vitreous/heartbeat", "vitreous/left"
+"""Keys of the store."""
+RESUME = "the same command resumes from the last checkpoint."
+
+
+class Position(NamedTuple):
+    """The collective that a process entered last."""
+
+    number: int
+    """How many it has entered; all processes enter the same ones in the same order."""
+    place: str
+    """The operation and the line that calls it."""
+
+
+START = Position(0, "the start")
+
+
+@dataclass
+class Collectives:
+    """Where this process is among the collectives."""
+
+    entered: Position = START
+    waiting: bool = False
+    compared_by: Heartbeat | None = None
+    """In a debug run: compares every collective with those of the other processes."""
+
+    @contextmanager
+    def enter(self, operation: str) -> Iterator[None]:
+        """Around an operation in which this process may wait for others."""
+        self.entered = Position(self.entered.number + 1, f"{operation} at {_call_site()}")
+        self.waiting = True
+        try:
+            if self.compared_by is not None:
+                self.compared_by.compare(self.entered)
+            yield
+        finally:
+            self.waiting = False
+
+
+def _call_site() -> str:
+    """The line that asked for a collective, such as "training/loop.py:153"."""
+    frame = sys._getframe(1)
+    inside = ("vitreous.distributed.", "torch.", "contextlib")
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(inside):
+        frame = frame.f_back
+    return f"{'/'.join(Path(frame.f_code.co_filename).parts[-2:])}:{frame.f_lineno}"
+
+
+collectives = Collectives()
+"""Of this process, which is part of one group at most."""
+
+
+class Heartbeat:
+    """Sends heartbeats, reads those of the process before this one, and ends this process rather than let it hang.
+
+    Time is counted in waits, not read from a clock: a process that is stopped and continued, as by Ctrl-Z and fg, has
+    missed nothing.
+    """
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size, self.previous = rank, size, (rank - 1) % size
+        self.failed_rank: int | None = None
+        """The process that failed first."""
+        self.store: Any = None
+        self._settling = Lock()
+        self._over = Event()
+        self._signal: int | None = None
+        self._signals = open_signal_pipe()
+        self._previous_place = "the start"
+        self._seconds_left = RENDEZVOUS_SECONDS + GRACE_SECONDS  # until an answer of the store is overdue
+        self._overdue = rendezvous_failure(rank, size, f"no answer in {RENDEZVOUS_SECONDS:.0f} s")
+        Thread(target=self._enforce_timeouts, name="timeouts", daemon=True).start()
+
+    def start(self, store: Any) -> None:
+        """Begin to send and read heartbeats at this store."""
+        self.store = store.clone()  # a connection of its own
+        self.store.set_timeout(timedelta(seconds=LOST_SECONDS))
+        self._overdue = f"process {self.rank}: no answer from the launcher for {LOST_SECONDS:.0f} s; {RESUME}"
+        self._thread = Thread(target=self._watch, name="heartbeat", daemon=True)
+        self._thread.start()
+
+    def _enforce_timeouts(self) -> None:
+        """End this process where the store does not answer: a request to a process that is stopped never times out.
+
+        End it also where it got a signal and waits in a collective for others, who may never come.
+        """
+        seconds, entered = 0.0, collectives.entered
+        while not self._over.wait(INTERVAL_SECONDS) and self.failed_rank is None:
+            self._seconds_left -= INTERVAL_SECONDS
+            if self._seconds_left <= 0:
+                self._exit(self._overdue)
+            with suppress(BlockingIOError):
+                came = os.read(self._signals, 64) if self._signals is not None else b""
+                self._signal = next((number for number in came if number in SIGNALS), self._signal)
+            waits = collectives.waiting and collectives.entered is entered
+            seconds, entered = seconds + INTERVAL_SECONDS if waits and self._signal else 0.0, collectives.entered
+            if self._signal and seconds >= SIGNAL_SECONDS:
+                name = signal.Signals(self._signal).name
+                self.leave(f"ended by {name}")
+                self._exit(
+                    f"process {self.rank}: ended by {name} while it waited for other processes in {entered.place} "
+                    f"(process {self.previous} was last in {self._previous_place}); {RESUME}"
+                )
+
+    def _watch(self) -> None:
+        """Until the end, or until a process has failed or is lost."""
+        try:
+            reason = self._watch_previous()
+        except RuntimeError as error:  # the store is gone, and with it the first machine
+            if self._over.is_set():
+                return
+            reason = _unreachable(error)
+            self._settle(self.rank)
+        if reason is not None and not self._over.wait(GRACE_SECONDS):  # the main thread waits for others in vain
+            self._exit(reason if self.failed_rank == self.rank else None)
+
+    def _watch_previous(self) -> str | None:
+        """Why to end; None at the end, or if the main thread knows why."""
+        count, last, seconds_left = 0, None, RENDEZVOUS_SECONDS  # until the first heartbeat
+        while True:
+            count, entered = count + 1, collectives.entered
+            self.store.set(f"{HEARTBEAT}/{self.rank}", json.dumps([count, socket.gethostname(), *entered]))
+            if self.failed_rank is not None:
+                return None
+            if self.store.check([FAILURE]):
+                reason = self._hear(self.store.get(FAILURE))
+                return None if self.failed_rank == self.rank else reason
+            beat = self._read(self.previous)
+            if beat != last or self.store.check([f"{LEFT}/{self.previous}"]):
+                last, seconds_left = beat, LOST_SECONDS
+            elif seconds_left <= 0:
+                return self.claim(
+                    f"process {self.previous} on {beat[1]} has sent no heartbeat for {LOST_SECONDS:.0f} s; {RESUME}"
+                    if beat
+                    else rendezvous_failure(
+                        self.rank, self.size, f"process {self.previous} did not come in {RENDEZVOUS_SECONDS:.0f} s"
+                    )
+                )
+            if beat:
+                _, _, number, self._previous_place = beat
+                if number == entered.number and self._previous_place != entered.place:
+                    return self.claim(self._mismatch(entered, self.previous, self._previous_place))
+            self._seconds_left = LOST_SECONDS
+            if self._over.wait(INTERVAL_SECONDS):
+                return None
+            seconds_left -= INTERVAL_SECONDS
+
+    def _read(self, rank: int) -> list[Any] | None:
+        """The last heartbeat of a process: count, host, and the number and place of its last collective."""
+        key = f"{HEARTBEAT}/{rank}"
+        return json.loads(self.store.get(key)) if self.store.check([key]) else None
+
+    def compare(self, position: Position) -> None:
+        """Refuse a collective of which another process has entered another one under the same number."""
+        key, own = f"vitreous/collective/{position.number}", f"{self.rank} {position.place}"
+        rank, _, place = self.store.compare_set(key, "", own).decode().partition(" ")
+        if place != position.place:
+            raise MachineError(self._mismatch(position, int(rank), place))
+
+    def _mismatch(self, own: Position, rank: int, place: str) -> str:
+        return (
+            f"process {self.rank} waits in {own.place}, process {rank} in {place}: they would wait for ever. This is a "
+            f"bug in vitreous; please report this sentence; {RESUME}"
+        )
+
+    def claim(self, reason: str) -> str:
+        """Say why this process fails, unless another has failed before; the reason."""
+        if self.failed_rank is not None:
+            return reason
+        with suppress(RuntimeError):
+            if self.store is not None:
+                self._hear(self.store.compare_set(FAILURE, "", f"{self.rank} {reason}"))
+                return reason
+        self._settle(self.rank)  # there is nobody to ask
+        return reason
+
+    def find_failure(self) -> str | None:
+        """How another process has failed or ended; None where all are well and have sent a heartbeat meanwhile."""
+        others = [rank for rank in range(self.size) if rank != self.rank]
+        try:
+            before = {rank: self._read(rank) for rank in others}
+            for _ in range(round((INTERVAL_SECONDS + GRACE_SECONDS) / POLL_SECONDS)):
+                if self.store.check([FAILURE]):
+                    return self._hear(self.store.get(FAILURE))
+                others = [rank for rank in others if self._read(rank) == before[rank]]
+                if not others:
+                    return None
+                for rank in others:
+                    if self.store.check([key := f"{LEFT}/{rank}"]):
+                        return self.claim(f"process {rank} has {self.store.get(key).decode() or 'ended'}; {RESUME}")
+                time.sleep(POLL_SECONDS)
+        except RuntimeError as error:
+            return self.claim(_unreachable(error))
+        host = (before[others[0]] or ["", "an unknown machine"])[1]
+        return self.claim(f"process {others[0]} on {host} has ended without a message; {RESUME}")
+
+    def leave(self, reason: str = "") -> None:
+        """Stop, and let the others know, if the store answers soon."""
+        self._over.set()
+        if self.store is not None:
+            goodbye = Thread(target=self._say_goodbye, args=(reason,), daemon=True)
+            goodbye.start()
+            for thread in (goodbye, self._thread):  # Python aborts if it ends while a thread is in torch's store
+                thread.join(GRACE_SECONDS)
+
+    def _say_goodbye(self, reason: str) -> None:
+        """The first process waits for the others, for its machine may hold the store."""
+        with suppress(RuntimeError):
+            self.store.set(f"{LEFT}/{self.rank}", reason)
+            if self.rank == 0:
+                others = [f"{LEFT}/{rank}" for rank in range(1, self.size)]
+                self.store.wait(others, timedelta(seconds=GRACE_SECONDS / 2))
+
+    def _hear(self, failure: bytes) -> str:
+        """The reason of the first failure, from the store; it may be this process's own, found by its other thread."""
+        rank, _, reason = failure.decode().partition(" ")
+        self._settle(int(rank))
+        return reason
+
+    def _settle(self, rank: int) -> None:
+        """Keep which process was the first to fail, unless that is known: two threads may find out at once."""
+        with self._settling:
+            if self.failed_rank is None:
+                self.failed_rank = rank
+
+    def _exit(self, message: str | None) -> None:
+        """End at once, whatever the other threads wait for."""
+        if message is not None:
+            print(f"vitreous: {message}", file=sys.__stderr__, flush=True)
+        os._exit(1 if self._signal is None else 128 + self._signal)
+
+
+def rendezvous_failure(rank: int, size: int, reason: str) -> str:
+    """The message of a process that does not find the others."""
+    address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+    return (
+        f"process {rank} of {size}: no rendezvous with the others at {address} ({reason}); check that all were started "
+        "and may connect to each other."
+    )
+
+
+def _unreachable(error: RuntimeError) -> str:
+    return f"the launcher cannot be reached any more ({str(error).strip().splitlines()[0]}); {RESUME}"

@@ -1,0 +1,166 @@
+"""The processes that torchrun started become one process group: they find each other at the launcher's store.
+
+With torch's shared store (the default of torchrun's c10d rendezvous) the store outlives the processes, and still holds
+the keys of those before them. torchrun's count of restarts does not identify a rendezvous: each machine counts for
+itself. So the first process draws an id.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import secrets
+import time
+from contextlib import suppress
+from datetime import timedelta
+from threading import Thread
+from traceback import walk_tb
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore
+from torch.distributed import distributed_c10d
+from torch.distributed.rendezvous import rendezvous
+
+from vitreous.distributed import heartbeat
+from vitreous.distributed.heartbeat import RESUME, START, Heartbeat, collectives, rendezvous_failure
+from vitreous.distributed.launcher import global_rank, local_rank, world_size
+from vitreous.distributed.world import World, find_device
+from vitreous.errors import MachineError, UserError
+from vitreous.interrupt import Interrupted, signal_heard
+
+COLLECTIVE_TIMEOUT = timedelta(minutes=30)
+"""That one process may wait for another which is alive: it may be reading a large checkpoint."""
+DEBUG = "VITREOUS_DEBUG_COLLECTIVES"
+"""The environment variable with which every collective is compared among the processes; each costs a request more."""
+POLL_SECONDS = 0.1
+"""Between two looks of the first process for others that ask for the rendezvous id."""
+
+
+class LostError(MachineError):
+    """Another process failed or is gone, and it has been said which."""
+
+
+def join_world(device: str) -> World:
+    """This process among those that torchrun started; without torchrun, a world of its own."""
+    if (size := world_size()) == 1:
+        return World(device=find_device(device))
+    if not dist.is_initialized():
+        _init_process_group(global_rank(), size)
+    try:
+        found = find_device(device)
+        if found.type == "cuda" and found.index is None:  # each process has the GPU of its local rank
+            found = find_device(f"cuda:{local_rank()}")
+            torch.cuda.set_device(found)
+        return World(global_rank(), size, found)
+    except UserError as error:
+        announce(error)
+        raise
+
+
+def _init_process_group(rank: int, size: int) -> None:
+    global _heartbeat
+    collectives.entered, collectives.compared_by = START, None
+    _heartbeat = Heartbeat(rank, size)
+    atexit.register(leave)
+    try:
+        with collectives.enter("rendezvous"):
+            store, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=heartbeat.RENDEZVOUS_SECONDS)))
+            if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+                store = PrefixStore(f"vitreous/{agree_on_id(store, rank, size)}", store)
+            _heartbeat.start(store)  # not later: whoever hangs from here on is noticed
+            backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+            group = PrefixStore("vitreous/group", store)
+            dist.init_process_group(backend, store=group, rank=rank, world_size=size, timeout=COLLECTIVE_TIMEOUT)
+    except (RuntimeError, ValueError, TimeoutError) as error:
+        message = rendezvous_failure(rank, size, str(error).strip().splitlines()[0])
+        _heartbeat.claim(message)
+        _heartbeat.leave()
+        raise MachineError(message) from error
+    if os.environ.get(DEBUG, "0") != "0":
+        collectives.compared_by = _heartbeat
+
+
+def agree_on_id(store: Any, rank: int, size: int) -> str:
+    """An id for this rendezvous, the same in all processes, that none before had.
+
+    Each process writes a nonce to the store, and the first answers it with the id: an answer to a nonce of one's own
+    cannot be an old one.
+    """
+    nonce = secrets.token_hex(8)
+    if rank == 0:  # a process that does not come is noticed by its heartbeat, so there is no need to wait here
+        Thread(target=_answer, args=(store.clone(), nonce, size), name="rendezvous", daemon=True).start()
+        return nonce
+    store.set(f"vitreous/nonce/{rank}", nonce)
+    try:
+        found: str = store.get(f"vitreous/id/{nonce}").decode()
+    except dist.DistStoreError:
+        raise TimeoutError(f"process 0 did not come in {heartbeat.RENDEZVOUS_SECONDS:.0f} s") from None
+    store.set(f"vitreous/{found}/came/{rank}", "")
+    return found
+
+
+def _answer(store: Any, own_id: str, size: int) -> None:
+    """In the first process: tell the others the id until all have it, or are too late."""
+    waiting, answered = set(range(1, size)), dict[int, str]()
+    seconds_left = heartbeat.RENDEZVOUS_SECONDS + heartbeat.GRACE_SECONDS
+    with suppress(RuntimeError):  # the store is gone, which others notice
+        while waiting and seconds_left > 0:
+            waiting = {rank for rank in waiting if not store.check([f"vitreous/{own_id}/came/{rank}"])}
+            for rank in waiting:
+                key = f"vitreous/nonce/{rank}"
+                nonce = store.get(key).decode() if store.check([key]) else None
+                if nonce is not None and nonce != answered.get(rank):
+                    store.set(f"vitreous/id/{nonce}", own_id)
+                    answered[rank] = nonce
+            time.sleep(POLL_SECONDS)
+            seconds_left -= POLL_SECONDS
+
+
+def announce(error: BaseException) -> BaseException | None:
+    """Tell the other processes what ends this one, so that they end too.
+
+    Where it only follows from the end of another, the error that says so: torch raises a plain RuntimeError then, so
+    the others are asked, and never the message.
+    """
+    if _heartbeat is None:
+        return None
+    if isinstance(error, RuntimeError):
+        reason = _heartbeat.find_failure()
+        if reason is None and _is_from_collective(error):
+            first = str(error).strip().splitlines()[0]
+            reason = _heartbeat.claim(f"process {_heartbeat.rank}: lost the others ({first}); {RESUME}")
+        if reason is not None:
+            return LostError(reason) if (number := signal_heard()) is None else Interrupted(number)
+    _heartbeat.claim(f"{type(error).__name__}: {error}")
+    return None
+
+
+def _is_from_collective(error: RuntimeError) -> bool:
+    """Whether torch raised it while this process talked to others."""
+    frames = (frame.f_code.co_filename for frame, _ in walk_tb(error.__traceback__))
+    return isinstance(error, dist.DistError) or distributed_c10d.__file__ in frames
+
+
+def is_first_failure() -> bool:
+    """Whether this process is the one to say what went wrong: the first that failed is."""
+    if _heartbeat is not None:
+        return _heartbeat.failed_rank in (None, _heartbeat.rank)
+    return global_rank() == 0  # before the rendezvous, all fail in the same way
+
+
+def leave() -> None:
+    """End this process's part in the group, if it has one: nobody waits for it any more."""
+    global _heartbeat
+    if _heartbeat is None:
+        return
+    _heartbeat.leave()
+    if _heartbeat.failed_rank is None and dist.is_initialized():
+        with suppress(RuntimeError):
+            dist.destroy_process_group()
+        _heartbeat = None
+
+
+_heartbeat: Heartbeat | None = None
+"""Of this process, which is part of one group at most."""
