@@ -51,7 +51,7 @@ from pair import (
 )
 from vitreous.distributed.world import World
 from vitreous.objectives.supervised import Classification
-from vitreous.training.saving import Saver
+from vitreous.training.checkpoint import Saver
 
 LIMIT = 60.0
 """Seconds in which all must have ended or gone on."""

@@ -103,7 +103,7 @@ STAGES = {
     "an evaluation": ("vitreous.training.loop:Loop", "_evaluate", 3),
     "within an evaluation": ("vitreous.objectives.supervised:Classification", "evaluate", 4),
     "a log line": ("vitreous.training.loop:Loop", "_log", 6),
-    "saving": ("vitreous.training.saving", "save_checkpoint", 2),
+    "saving": ("vitreous.training.checkpoint", "save_checkpoint", 2),
     "replacing a folder": ("vitreous.storage.files", "replace_folder", 3),
     "the last evaluation": ("vitreous.training.loop:Loop", "_evaluate", 10),
     "measuring": ("vitreous.training.labelled", "score_classes", 1),

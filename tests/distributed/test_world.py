@@ -27,9 +27,9 @@ from vitreous.objectives.dino import SelfDistillation
 from vitreous.objectives.dino_loss import balanced_answers, koleo_loss
 from vitreous.objectives.supervised import Classification
 from vitreous.training.loop import DivergedError, Loop
-from vitreous.training.saving import Saver
+from vitreous.training.checkpoint import Saver
 from vitreous.training.schedule import StepSchedule
-from vitreous.training.state import load_newest
+from vitreous.training.checkpoint import load_newest
 
 SIZES = (3, 5)
 """Rows that each of two processes holds."""

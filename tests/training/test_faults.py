@@ -23,7 +23,7 @@ def train_into(name, place):
 
 def die_while_saving(place):
     """In each of two processes: the second is killed as soon as it begins to write its part of the third checkpoint."""
-    from vitreous.training import sharded_state
+    from vitreous.training import sharded_checkpoint as sharded_state
 
     save, begun = sharded_state.async_save, []
 

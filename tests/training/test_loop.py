@@ -18,10 +18,10 @@ from vitreous.data.loader import Loader
 from vitreous.data.packed import ArraySource
 from vitreous.model.lora import add_lora
 from vitreous.objectives.supervised import Classification, balance
+from vitreous.training.checkpoint import load_newest
 from vitreous.training.folder import training_from_json, training_to_json
 from vitreous.training.loop import DivergedError, Loop
 from vitreous.training.schedule import StepSchedule
-from vitreous.training.state import load_newest
 from vitreous.training.step import train_step
 
 MODEL = ViTConfig(
@@ -190,7 +190,7 @@ def test_a_full_disk_loses_nothing_that_was_saved(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("vitreous.training.state.save_file", full)
+    monkeypatch.setattr("vitreous.training.checkpoint.save_file", full)
     with pytest.raises(UserError, match="checkpoints"):
         make_loop(tmp_path, save_seconds=0).run()
     monkeypatch.undo()

@@ -13,7 +13,7 @@ from vitreous.config.data import Preprocess
 from vitreous.config.objective import Distill
 from vitreous.config.train import Training
 from vitreous.data.source import open_data
-from vitreous.training.teaching.answers import teacher_answers
+from vitreous.training.teaching.asking import teacher_answers
 from vitreous.training.teaching.teacher import match_classes, open_teacher, teacher_digest
 from vitreous.weights.bundle import load_bundle, save_bundle
 

@@ -9,7 +9,7 @@ import torch
 from support.together import KINDS, STEPS, STOP, draw_images, records, train, two_processes
 from vitreous import load
 from vitreous.errors import UserError
-from vitreous.training.state import load_newest
+from vitreous.training.checkpoint import load_newest
 
 pytestmark = pytest.mark.slow
 

@@ -46,7 +46,7 @@ from vitreous.training.start import (
     starting_network,
     whiten,
 )
-from vitreous.training.teaching.answers import teacher_answers
+from vitreous.training.teaching.asking import teacher_answers
 from vitreous.training.teaching.teacher import open_teacher, reopen_teacher
 from vitreous.training.teaching.token_labels import label_tokens, write_examples
 from vitreous.weights.bundle import Bundle, weights_digest

@@ -31,10 +31,9 @@ from vitreous.interrupt import Interrupted, uninterrupted
 from vitreous.objectives.objective import Objective, move_average
 from vitreous.storage.failures import readable_errors
 from vitreous.storage.files import write_file
+from vitreous.training.checkpoint import Checkpoint, Saver, pack_optimizers, unpack_optimizers
 from vitreous.training.parallel import broadcast_parameters, load_full_state
-from vitreous.training.saving import Saver
 from vitreous.training.schedule import StepSchedule, parts_done
-from vitreous.training.state import Checkpoint, pack_optimizers, unpack_optimizers
 from vitreous.training.step import Learner, train_step
 
 Kept = dict[str, dict[str, Tensor]]

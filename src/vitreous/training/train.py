@@ -28,6 +28,7 @@ from vitreous.model.network import Network
 from vitreous.storage.files import write_file
 from vitreous.storage.lock import hold_folder
 from vitreous.storage.overwrite import check_folder
+from vitreous.training.checkpoint import has_checkpoint
 from vitreous.training.context import Asked, Ending, Method, Opened, Result, Start, TrainingContext
 from vitreous.training.deadline import Deadline, Replanner, StepTimes, plan_steps
 from vitreous.training.folder import (
@@ -49,7 +50,6 @@ from vitreous.training.result import read_result
 from vitreous.training.runtime import Runtime
 from vitreous.training.schedule import StepSchedule
 from vitreous.training.start import training_loader
-from vitreous.training.state import has_checkpoint
 from vitreous.training.track import check_tensorboard, tracked
 from vitreous.weights.bundle import Bundle, load_bundle, save_bundle
 

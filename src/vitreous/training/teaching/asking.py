@@ -1,24 +1,31 @@
-"""A teacher asked about many images, each once, as long as enough time is left for whoever learns from it."""
+"""A teacher's logits: asked in every step, or once for each image and kept with cached features."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from vitreous.callbacks import Callbacks
 from vitreous.config.data import Preprocess
+from vitreous.config.objective import Distill
+from vitreous.config.train import Training
 from vitreous.data.loader import Loader
 from vitreous.data.source import Source
 from vitreous.errors import UserError
+from vitreous.evaluate.feature_cache import FeatureCache, StoredFeatures, answers_key, default_folder
+from vitreous.memory import check_memory
 from vitreous.model.family import inference_batch
 from vitreous.model.network import check_numbers
+from vitreous.objectives.answers import Answers, ImageAnswers, ViewAnswers
 from vitreous.training.deadline import Deadline, format_budget
 from vitreous.training.image_plan import TIMING_SECONDS
-from vitreous.training.teaching.teacher import Teacher
+from vitreous.training.teaching.teacher import MissingTeacher, Teacher, present
 
 MOST = 0.5
 """The share of a budget that may be gone when a teacher has looked at all images; the student needs the rest."""
@@ -76,3 +83,39 @@ def check_time(left: float, deadline: Deadline, place: str, advice: str) -> None
             f"budget {deadline.text}: the teacher {place} needs about {left:.0f} s more to look at all images "
             f"once, which leaves too little time to learn from it; give {format_budget(end / MOST)} or more, {advice}."
         )
+
+
+def teacher_answers(
+    teacher: Teacher | MissingTeacher,
+    training: Training,
+    source: Source,
+    workers: int,
+    deadline: Deadline | None,
+    callbacks: Callbacks,
+) -> Answers:
+    """What a student asks: the teacher itself, or what it said of each image of the source."""
+    assert isinstance(training.objective, Distill)
+    if training.objective.answers == "view":
+        here = present(teacher, "it is asked in every step")
+        return ViewAnswers(here.scores, here.preprocess, training.preprocess)
+    cache = FeatureCache(default_folder())
+    told = partial(callbacks.progress, "reading the training images")
+    key = answers_key(teacher.digest, source, told)
+    if (stored := cache.get(key)) is None:
+        here = present(teacher, "its answers are not kept any more")
+        how = Asking(workers, deadline, callbacks, "a smaller teacher, or set objective.answers=view")
+        stored = StoredFeatures(_look(here, source, how), torch.arange(len(source)))
+        cache.put(key, stored)
+    for remark in cache.remarks:
+        callbacks.message(remark)
+    return ImageAnswers(stored.features.to(teacher.device))
+
+
+def _look(teacher: Teacher, source: Source, how: Asking) -> Tensor:
+    """(n, K) float32: its scores of each image as evaluation sees it; zeros where one cannot be read."""
+    count, classes = len(source), len(teacher.columns)
+    check_memory(4 * count * classes, f"a teacher's answers for {count:,} images", "set objective.answers=view")
+    scores = torch.zeros(count, classes)
+    for index, found in ask(teacher, source, teacher.scores, how):
+        scores[index] = found
+    return scores

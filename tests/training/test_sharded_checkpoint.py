@@ -10,8 +10,8 @@ import torch
 from torch.distributed.checkpoint import save
 
 from vitreous.storage.manifest import write_manifest
-from vitreous.training.sharded_state import read_shards
-from vitreous.training.state import load_newest
+from vitreous.training.checkpoint import load_newest
+from vitreous.training.sharded_checkpoint import read_shards
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # that one process writes it all

@@ -29,7 +29,7 @@ from vitreous.errors import UserError
 from vitreous.storage.failures import readable_errors
 from vitreous.storage.files import fsync_folder, remove_folder, replace_folder
 from vitreous.storage.manifest import write_manifest
-from vitreous.training.state import SHARDS, Checkpoint, prune, remove_damaged, save_best, step_folder
+from vitreous.training.checkpoint import SHARDS, Checkpoint, prune, remove_damaged, save_best, step_folder
 
 PARTS = ("module", "optimizers", "ema")
 
