@@ -10,12 +10,13 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
 
-from vitreous import UserError, ViT, ViTConfig
+from vitreous import ViT, ViTConfig
 from vitreous.config.data import Augment, Preprocess
 from vitreous.config.objective import Supervised as SupervisedConfig
 from vitreous.config.train import Optimizer, Training
 from vitreous.data.loader import Loader
 from vitreous.data.packed import ArraySource
+from vitreous.errors import MachineError
 from vitreous.model.lora import add_lora
 from vitreous.objectives.supervised import Classification, balance
 from vitreous.training.checkpoint import load_newest
@@ -191,7 +192,7 @@ def test_a_full_disk_loses_nothing_that_was_saved(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("vitreous.training.checkpoint.save_file", full)
-    with pytest.raises(UserError, match="checkpoints"):
+    with pytest.raises(MachineError, match="checkpoints"):
         make_loop(tmp_path, save_seconds=0).run()
     monkeypatch.undo()
     after = load_newest(tmp_path / "checkpoints")[0]
