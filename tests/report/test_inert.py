@@ -97,4 +97,8 @@ def test_the_page_of_many_models(tmp_path):
     models = [bundle_of(tmp_path, NAMES[name].replace("/", "")) for name in list(NAMES)[:4]]
     data = draw_images(tmp_path / "<script>", count=16)
     for what in ("depths", "bias"):
-        check(analyze(models, data, tmp_path / "out", what=what, images=8, workers=0).page.read_text(encoding="utf-8"))
+        check(
+            analyze(models, data=data, out=tmp_path / "out", what=what, images=8, workers=0).page.read_text(
+                encoding="utf-8"
+            )
+        )

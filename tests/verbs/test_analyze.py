@@ -62,7 +62,7 @@ def images_of(source, preprocess):
 def found(tmp_path_factory, data, colours):
     """A model that knows the classes beside one without classifier, class token and square input."""
     other = plain(image_size=(8, 24), class_token=False, pool="mean", registers=2)
-    return analyze([colours, other], data, tmp_path_factory.mktemp("out") / "deep" / "folder")
+    return analyze([colours, other], data=data, out=tmp_path_factory.mktemp("out") / "deep" / "folder")
 
 
 def test_everything_is_there_by_depth(found):
@@ -145,7 +145,7 @@ def test_the_page_shows_the_numbers_and_needs_nothing_else(found):
 def test_names_that_are_html_stay_text(tmp_path, data):
     model = plain()
     path = save_bundle(tmp_path / "<b>bold & co", model.model, model.preprocess, ())
-    page = analyze([path], data, tmp_path / "out").page.read_text()
+    page = analyze([path], data=data, out=tmp_path / "out").page.read_text()
     assert "<b>bold" not in page
     assert "&lt;b&gt;bold &amp; co" in page
 
@@ -156,7 +156,7 @@ def test_one_and_many_of_the_same_name(tmp_path, data, no_page):
         save_bundle(tmp_path / place / "bundle", model.model, model.preprocess, ())
         save_bundle(tmp_path / place / "same", model.model, model.preprocess, ())
     names = [tmp_path / "a", tmp_path / "b" / "bundle", tmp_path / "a" / "same", tmp_path / "b" / "same"]
-    found = analyze(names, data, tmp_path / "out").numbers
+    found = analyze(names, data=data, out=tmp_path / "out").numbers
     assert [one.name for one in found.models] == ["a", "b", "same (3)", "same (4)"]
     values = [replace(one, name="") for one in found.models]
     assert values[0] == values[1] == values[2] == values[3]
@@ -169,7 +169,7 @@ def test_images_without_labels(tmp_path, data, monkeypatch):
     flat.mkdir()
     for i, path in enumerate(sorted(data.glob("train/*/*.png"))):
         (flat / f"{i}.png").write_bytes(path.read_bytes())
-    found = analyze([plain()], flat, tmp_path / "out")
+    found = analyze([plain()], data=flat, out=tmp_path / "out")
     written = json.loads(found.json.read_text())
     assert not {"probe", "noise"} & set(written["models"][0])
     assert written["data"] | {"from": ""} == {
@@ -179,13 +179,13 @@ def test_images_without_labels(tmp_path, data, monkeypatch):
     assert sum(row.share for row in found.numbers.summary) == 1, "the attention distance, and no accuracy"
     assert all(row.measure.replace("'", "&#x27;") in found.page.read_text() for row in found.numbers.summary)
     monkeypatch.setattr("vitreous.report.analysis.analysis_page", lambda numbers: "")
-    assert analyze([plain()], data / "train" / "red", tmp_path / "out").numbers.data.images == 8
+    assert analyze([plain()], data=data / "train" / "red", out=tmp_path / "out").numbers.data.images == 8
 
 
 def test_unreadable_images_are_named_once(tmp_path, no_page):
     root = make_images(tmp_path / "p", count=80)
     (root / "red" / "0.png").write_bytes(b"")
-    found = analyze([plain(), plain(registers=1)], root, tmp_path / "out").numbers
+    found = analyze([plain(), plain(registers=1)], data=root, out=tmp_path / "out").numbers
     assert sum("0.png" in remark for remark in found.remarks) == 1
 
 
@@ -221,15 +221,15 @@ def test_bad_input(data, tmp_path, no_page, subtests):
         "one patch": (([plain(patch=16)], data), "model 1"),
     }.items():
         with subtests.test(name), pytest.raises(UserError, match=says):
-            analyze(*arguments, tmp_path / "out")
+            analyze(arguments[0], data=arguments[1], out=tmp_path / "out")
     with pytest.raises(UserError, match=r"images=3.* 8"):
-        analyze([model], data, tmp_path / "out", images=3)
+        analyze([model], data=data, out=tmp_path / "out", images=3)
     with pytest.raises(UserError, match="file"):
-        analyze([model], data, tmp_path / "file" / "out")
+        analyze([model], data=data, out=tmp_path / "file" / "out")
 
 
 def test_models_of_other_classes_are_judged_by_a_probe(data, tmp_path, no_page):
-    found = analyze([plain(classes=5)], data, tmp_path / "out").numbers
+    found = analyze([plain(classes=5)], data=data, out=tmp_path / "out").numbers
     assert found.models[0].name == "model 1"
     assert "model 1" in found.remarks[0]
     assert found.models[0].noise.clean == found.models[0].probe.representation
@@ -257,7 +257,7 @@ def test_any_model(data, tmp_path, no_page, subtests):
             if bundle.labels:
                 torch.nn.init.normal_(bundle.model.head.weight, generator=torch.Generator().manual_seed(0))
                 bundle = replace(bundle, labels=COLOURS)
-            found = analyze([bundle], data, tmp_path / "out").numbers.models[0]
+            found = analyze([bundle], data=data, out=tmp_path / "out").numbers.models[0]
             assert np.isfinite(found.measures.mutual_information).all()
             if bundle.labels:
                 assert found.noise.clean.value == evaluate(bundle, data).result.top1

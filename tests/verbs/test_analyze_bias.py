@@ -44,7 +44,7 @@ def plain(classes=0, **changes):
 
 @pytest.fixture(scope="module")
 def found(place):
-    return analyze([place / "colours", place / "conv"], place / "data", place / "out", what="bias")
+    return analyze([place / "colours", place / "conv"], data=place / "data", out=place / "out", what="bias")
 
 
 def test_a_vit_and_a_network_of_another_family_side_by_side(found, place):
@@ -75,7 +75,7 @@ def test_the_page_shows_the_numbers_and_needs_nothing_else(found):
 
 
 def test_models_without_a_classifier_are_compared_by_their_features(place, tmp_path):
-    found = analyze([place / "colours", plain()], place / "data", tmp_path / "out", what="bias")
+    found = analyze([place / "colours", plain()], data=place / "data", out=tmp_path / "out", what="bias")
     bias = found.numbers.models[1][1]
     assert all(effect.same is None and effect.likeness < 1 for effect in bias.shuffled)
     assert (bias.low_needed, bias.accuracy) == (None, None)
@@ -102,7 +102,9 @@ def test_every_family_is_measured(place, tmp_path, monkeypatch, subtests):
         bundles[name] = Bundle(build_network(config, 0), Preprocess(size=config.image_size), tuple("abc"))
     for name, bundle in bundles.items():
         with subtests.test(name):
-            found = analyze([bundle], place / "data", tmp_path / "out", images=8, what="bias").numbers.models[0][1]
+            found = analyze([bundle], data=place / "data", out=tmp_path / "out", images=8, what="bias").numbers.models[
+                0
+            ][1]
             values = [value for row in summarise_bias([found]) for value in row.values if value is not None]
             assert np.isfinite(values).all()
             assert found.receptive_field.radius > 0
@@ -110,7 +112,9 @@ def test_every_family_is_measured(place, tmp_path, monkeypatch, subtests):
 
 
 def test_images_without_labels(place, tmp_path):
-    found = analyze([place / "colours"], place / "data" / "train" / "red", tmp_path / "out", images=8, what="bias")
+    found = analyze(
+        [place / "colours"], data=place / "data" / "train" / "red", out=tmp_path / "out", images=8, what="bias"
+    )
     assert found.numbers.models[0][1].accuracy is None
 
 
@@ -121,11 +125,11 @@ def test_bad_input(place, tmp_path):
     data = place / "data"
     for models, says in (([], "models"), ([damaged], "model 1")):
         with pytest.raises(UserError, match=says):
-            analyze(models, data, tmp_path / "out", what="bias")
+            analyze(models, data=data, out=tmp_path / "out", what="bias")
     with pytest.raises(UserError, match=r"images=3.* 8"):
-        analyze([plain()], data, tmp_path / "out", images=3, what="bias")
+        analyze([plain()], data=data, out=tmp_path / "out", images=3, what="bias")
     with pytest.raises(UserError, match="30000x30000"):
-        analyze([plain()], data, tmp_path / "out", preprocess="size=30000", what="bias")
+        analyze([plain()], data=data, out=tmp_path / "out", preprocess="size=30000", what="bias")
 
 
 def test_the_command(capsys, place, tmp_path):

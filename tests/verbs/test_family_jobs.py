@@ -98,7 +98,7 @@ def test_the_command_line_explains_it(place, tmp_path):
 
 
 def test_what_its_weights_look_like(place):
-    found = plot_weights(place / "bundle", place / "data", out=None)
+    found = plot_weights(place / "bundle", data=place / "data", out=None)
     assert list(found.plots()) == ["filters"]
     said = found.to_json()
     assert sum(said["filter_variance"]) == pytest.approx(1, abs=1e-3)
@@ -173,7 +173,7 @@ def test_what_only_a_vit_can_do_says_so(place, tmp_path):
     with pytest.raises(UserError, match="walkthrough: "):
         write_walkthrough(bundle, image, out=tmp_path / "s.html")
     with pytest.raises(UserError, match="analysis of "):
-        analyze([bundle], place / "data", tmp_path / "a")
+        analyze([bundle], data=place / "data", out=tmp_path / "a")
     with pytest.raises(UserError, match="scores of explanations: "):
         score_explanations(bundle, place / "data")
 

@@ -96,7 +96,7 @@ def test_occlusion_paints_what_it_cannot_leave_out(resnet, data):
 
 
 def test_its_first_filters_are_the_stem_s(resnet, data):
-    view = plot_weights(resnet, data, count=4, out=None)
+    view = plot_weights(resnet, data=data, count=4, out=None)
     assert {"filters", "positions", "distance"} == set(view.plots())
     assert view.distances.shape == (2, 4)
 
@@ -116,7 +116,7 @@ def test_what_it_cannot_is_said(resnet, data, tmp_path):
 
 @pytest.mark.slow
 def test_it_is_analyzed(resnet, data, tmp_path):
-    found = analyze([resnet], data, tmp_path / "out", images=8, workers=0)
+    found = analyze([resnet], data=data, out=tmp_path / "out", images=8, workers=0)
     assert found.numbers.models[0].grid == (4, 4)
 
 
@@ -138,7 +138,7 @@ def test_limited_attention_is_trained_explained_and_kept(data, tmp_path, changes
     for method in ("attention", "rollout", "relevance", "occlusion"):
         assert np.isfinite(Model(bundle).explain(image, method=method).map).all()
     assert write_walkthrough(bundle, image, out=tmp_path / "a", query=(10, 10))[0].page.exists()
-    assert plot_weights(bundle, data, count=4, out=None).distances.max() < 16
+    assert plot_weights(bundle, data=data, count=4, out=None).distances.max() < 16
     assert isinstance(bundle, Bundle)
 
 

@@ -75,7 +75,7 @@ def test_distances_need_no_classes_and_even_ones_are_of_the_grid_that_was_looked
     make_images(tmp_path / "p", count=1)
     bundle = load_bundle(make_bundle(tmp_path / "b"))
     wide = replace(bundle, preprocess=replace(bundle.preprocess, size=(16, 32)))
-    found = plot_weights(wide, tmp_path / "p" / "red", out=None).to_json()
+    found = plot_weights(wide, data=tmp_path / "p" / "red", out=None).to_json()
     assert found["attention_distance"] is not None
     cells = [(row, column) for row in (0, 8) for column in (0, 8, 16, 24)]
     expected = np.mean([np.hypot(a - c, b - d) for a, b in cells for c, d in cells])
@@ -84,7 +84,7 @@ def test_distances_need_no_classes_and_even_ones_are_of_the_grid_that_was_looked
 
 def test_the_figures_are_written(tmp_path):
     make_images(tmp_path / "p", count=1)
-    files = plot_weights(make_bundle(tmp_path / "b"), tmp_path / "p", out=tmp_path / "out").files
+    files = plot_weights(make_bundle(tmp_path / "b"), data=tmp_path / "p", out=tmp_path / "out").files
     assert [file.name for file in files] == [
         f"{name}.{kind}" for name in ("filters", "positions", "distance") for kind in ("svg", "png")
     ]
@@ -93,7 +93,7 @@ def test_the_figures_are_written(tmp_path):
     with pytest.raises(UserError, match="file: "):
         plot_weights(tmp_path / "b", out=tmp_path / "file")
     with pytest.raises(UserError, match="count=0"):
-        plot_weights(tmp_path / "b", tmp_path / "p", count=0)
+        plot_weights(tmp_path / "b", data=tmp_path / "p", count=0)
 
 
 @pytest.mark.slow

@@ -44,7 +44,7 @@ VERBS = {
     "explain": lambda bundle, folder: list(explain(bundle, folder, method="attention", out=None)),
     "explain, bytes": ask_explain_bytes,
     "score-explanations": lambda bundle, folder: score_explanations(bundle, folder, methods=["attention"]),
-    "plot-weights": lambda bundle, folder: plot_weights(bundle, folder, out=None),
+    "plot-weights": lambda bundle, folder: plot_weights(bundle, data=folder, out=None),
     "walkthrough": lambda bundle, folder: write_walkthrough(bundle, folder, out=folder.parent / "pages"),
     "report": lambda bundle, folder: write_report(bundle, data=folder, out=folder.parent / "report.html"),
 }

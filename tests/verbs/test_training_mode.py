@@ -42,7 +42,7 @@ ASKED = {
             for method in ("attention", "rollout", "relevance", "gradcam", "occlusion")
         ]
     ),
-    "plot_weights": lambda bundle, folder, out: vitreous.plot_weights(bundle, folder, count=4, out=None).distances,
+    "plot_weights": lambda bundle, folder, out: vitreous.plot_weights(bundle, data=folder, count=4, out=None).distances,
     "score_explanations": lambda bundle, folder, out: [
         (one.name, one.deletion, one.insertion)
         for one in vitreous.score_explanations(bundle, folder, methods=["attention"], count=2).scores
@@ -51,10 +51,10 @@ ASKED = {
         0
     ].page.read_text(),
     "analyze": lambda bundle, folder, out: re.sub(
-        r"[\d.]+ s\b", "", vitreous.analyze([bundle], folder, out / "a").json.read_text()
+        r"[\d.]+ s\b", "", vitreous.analyze([bundle], data=folder, out=out / "a").json.read_text()
     ),
     "analyze_bias": lambda bundle, folder, out: vitreous.analyze(
-        [bundle], folder, out / "a", what="bias"
+        [bundle], data=folder, out=out / "a", what="bias"
     ).json.read_text(),
 }
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal, get_args
 
-from vitreous.config.options import Option
 from vitreous.wording import Wanted
 
 Method = Literal["attention", "rollout", "relevance", "gradcam", "occlusion"]
@@ -19,31 +18,16 @@ Point = Annotated[tuple[float, float], Wanted("two numbers, such as 120,80: acro
 class ExplanationRequest:
     """How to explain a model's prediction; `vitreous.explain.methods.check_request` says what a model can do."""
 
-    method: Annotated[
-        Method | None,
-        Option(
-            "|".join(METHODS),
-            "How to explain. Default: relevance; attention if the model has no classifier or --query is given; of a "
-            "network without attention gradcam, or occlusion if its last feature map has a single position.",
-        ),
-    ] = None
-    layer: Annotated[
-        Layer | None,
-        Option(
-            "N|all",
-            "A layer, counted from 0, or from the end if negative; all draws one map per layer. Which layer's "
-            "attention (attention), up to which layer (rollout), from which layer on (relevance), at which layer's "
-            "input (gradcam). Default: what suits the method.",
-        ),
-    ] = None
-    head: Annotated[
-        Head,
-        Option("N|mean|all", "The attention head, counted from 0; mean averages them, all draws one map per head."),
-    ] = "mean"
-    target: Annotated[
-        str | None, Option("NAME", "The class to explain. Default: the one with the highest probability.")
-    ] = None
-    query: Annotated[
-        Point | None,
-        Option("X,Y", "A point in the image, in pixels: show what the patch there attends to."),
-    ] = None
+    method: Method | None = None
+    """How to explain. Default: relevance; attention if the model has no classifier or --query is given; of a network
+    without attention gradcam, or occlusion if its last feature map has a single position."""
+    layer: Layer | None = None
+    """N|all: A layer, counted from 0, or from the end if negative; all draws one map per layer. Which layer's attention
+    (attention), up to which layer (rollout), from which layer on (relevance), at which layer's input (gradcam).
+    Default: what suits the method."""
+    head: Head = "mean"
+    """N|mean|all: The attention head, counted from 0; mean averages them, all draws one map per head."""
+    target: str | None = None
+    """NAME: The class to explain. Default: the one with the highest probability."""
+    query: Point | None = None
+    """X,Y: A point in the image, in pixels: show what the patch there attends to."""

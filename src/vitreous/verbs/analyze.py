@@ -6,12 +6,11 @@ import json
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from vitreous.arguments import Count, Seed
 from vitreous.cli.terminal import console, printable, table
 from vitreous.cli.verb import Verb, verb
-from vitreous.config.options import Option, positional
 from vitreous.errors import UserError
 from vitreous.verbs.options import PreprocessOption, WorkersOption
 
@@ -44,42 +43,22 @@ class Analyze(PreprocessOption, WorkersOption, Verb[Analysis]):
     FOLDER/bias.html and FOLDER/bias.json.
     """
 
-    models: Annotated[
-        Sequence[str | Path | Bundle],
-        positional(
-            "MODEL ...", "Bundles, run folders, or anything that `vitreous import` reads, with or without a classifier."
-        ),
-    ]
-    data: Annotated[
-        str | Path | Data,
-        Option(
-            "DATA",
-            "A folder with one subfolder per class, a CSV or JSONL list, packed data, shards, data:NAME, or builtin. "
-            "Images without labels will do; what needs labels is then left out.",
-        ),
-    ]
-    out: Annotated[
-        str | Path,
-        Option("FOLDER", "The folder to write to. An earlier analysis in it is replaced, other files are not."),
-    ]
+    models: Sequence[str | Path | Bundle]
+    """MODEL ...: Bundles, run folders, or anything that `vitreous import` reads, with or without a classifier."""
     _: KW_ONLY
-    what: Annotated[
-        Literal["depths", "bias"],
-        Option(
-            "depths|bias",
-            "depths: attention, tokens and linear probes by depth, of Vision Transformers. bias: what moving, "
-            "shuffling and filtering images does to the predictions of models of any family, and how far they look.",
-        ),
-    ] = "depths"
-    images: Annotated[
-        Count | None,
-        Option(
-            "COUNT",
-            "How many images of the test split (or else of what there is) to measure, and how many of the train split "
-            "the linear probes learn from. Default: 500; for bias, which processes each about 30 times, 200.",
-        ),
-    ] = None
-    seed: Annotated[Seed, Option("NUMBER", "Seed for choosing the images, and for the noise, moves and shuffles.")] = 0
+    data: str | Path | Data
+    """DATA: A folder with one subfolder per class, a CSV or JSONL list, packed data, shards, data:NAME, or builtin.
+    Images without labels will do; what needs labels is then left out."""
+    out: str | Path
+    """FOLDER: The folder to write to. An earlier analysis in it is replaced, other files are not."""
+    what: Literal["depths", "bias"] = "depths"
+    """depths: attention, tokens and linear probes by depth, of Vision Transformers. bias: what moving, shuffling and
+    filtering images does to the predictions of models of any family, and how far they look."""
+    images: Count | None = None
+    """COUNT: How many images of the test split (or else of what there is) to measure, and how many of the train split
+    the linear probes learn from. Default: 500; for bias, which processes each about 30 times, 200."""
+    seed: Seed = 0
+    """NUMBER: Seed for choosing the images, and for the noise, moves and shuffles."""
     json_help: ClassVar[str] = "Print the contents of the JSON file."
 
     def run(self) -> Analysis:

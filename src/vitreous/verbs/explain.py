@@ -2,36 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from vitreous.cli.terminal import printable
 from vitreous.cli.verb import Verb, verb
-from vitreous.config.options import Option
 from vitreous.explain.request import ExplanationRequest
-from vitreous.verbs.images import ImageResults, name_outputs, say_unreadable
-from vitreous.verbs.options import IMAGES, NETWORK, DeviceOption, PreprocessOption
+from vitreous.verbs.images import ImageResults, ModelAndImages, name_outputs, say_unreadable
+from vitreous.verbs.options import DeviceOption, PreprocessOption
 
 if TYPE_CHECKING:
     from vitreous.explain.explanation import Explainer, Explanation
-    from vitreous.weights.bundle import Bundle
 
 
 @dataclass(frozen=True)
-class Explain(PreprocessOption, DeviceOption, ExplanationRequest, Verb["ImageResults[Explanation]"]):
+class Explain(PreprocessOption, DeviceOption, ExplanationRequest, ModelAndImages, Verb["ImageResults[Explanation]"]):
     """Show what a model looked at, as an overlay on each image.
 
     The exit status is 1 if an image could not be read.
     """
 
-    model: Annotated[str | Path | Bundle, NETWORK]
-    images: Annotated[str | Path | Sequence[str | Path], IMAGES]
     _: KW_ONLY
-    out: Annotated[str | Path | None, Option("FOLDER", "Folder for the overlays, NAME-METHOD.png.")] = "explained"
-    save_arrays: Annotated[bool, Option("", "Also write the numbers, as NAME-METHOD.npz.")] = False
+    out: str | Path | None = "explained"
+    """FOLDER: Folder for the overlays, NAME-METHOD.png."""
+    save_arrays: bool = False
+    """Also write the numbers, as NAME-METHOD.npz."""
     streams: ClassVar[bool] = True
     json_help: ClassVar[str] = "Print one JSON object per image."
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -14,8 +15,19 @@ from vitreous.errors import UserError
 
 if TYPE_CHECKING:
     from vitreous.data.decode import ImageError
+    from vitreous.weights.bundle import Bundle
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class ModelAndImages:
+    """What a verb is given that writes files for each image."""
+
+    model: str | Path | Bundle
+    """MODEL: A bundle, a run folder, or anything that `vitreous import` reads."""
+    images: str | Path | Sequence[str | Path]
+    """IMAGE|FOLDER ...: Image files, and folders of images."""
 
 
 class ImageResults(Generic[T]):

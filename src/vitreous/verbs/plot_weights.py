@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from vitreous.arguments import Count
 from vitreous.cli.terminal import console, printable, table
 from vitreous.cli.verb import Verb, verb
-from vitreous.config.options import Option
 from vitreous.errors import UserError
-from vitreous.verbs.options import NETWORK, PreprocessOption
+from vitreous.verbs.options import PreprocessOption
 
 if TYPE_CHECKING:
     from vitreous.data.source import Data
@@ -23,21 +22,15 @@ if TYPE_CHECKING:
 class PlotWeights(PreprocessOption, Verb["WeightPlots"]):
     """Plot patch filters, position similarity and attention distance, as in the paper's figure 7."""
 
-    model: Annotated[str | Path | Bundle, NETWORK]
-    data: Annotated[
-        str | Path | Data | None,
-        Option(
-            "DATA", "Images to measure attention distance on: how far each head looks. Left out, there is no such plot."
-        ),
-    ] = None
+    model: str | Path | Bundle
+    """MODEL: A bundle, a run folder, or anything that `vitreous import` reads."""
     _: KW_ONLY
-    count: Annotated[
-        Count | None, Option("COUNT", "How many of these images to use, spread evenly over the data. Default: 64.")
-    ] = None
-    out: Annotated[
-        str | Path | None,
-        Option("FOLDER", "Folder for the plots, as SVG and PNG: filters, positions, distance."),
-    ] = "plots"
+    data: str | Path | Data | None = None
+    """DATA: Images to measure attention distance on: how far each head looks. Left out, there is no such plot."""
+    count: Count | None = None
+    """COUNT: How many of these images to use, spread evenly over the data. Default: 64."""
+    out: str | Path | None = "plots"
+    """FOLDER: Folder for the plots, as SVG and PNG: filters, positions, distance."""
 
     def run(self) -> WeightPlots:
         """The plots, and the numbers behind them; of a model without attention, the filters of its first layer."""

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from vitreous.cli.terminal import printable
 from vitreous.cli.verb import Verb, verb
-from vitreous.config.options import Option, positional
 from vitreous.errors import UserError
-from vitreous.verbs.images import ImageResults, name_outputs, say_unreadable
-from vitreous.verbs.options import IMAGES
+from vitreous.verbs.images import ImageResults, ModelAndImages, name_outputs, say_unreadable
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -31,7 +28,7 @@ class Reconstruction(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Reconstruct(Verb["ImageResults[Reconstruction]"]):
+class Reconstruct(ModelAndImages, Verb["ImageResults[Reconstruction]"]):
     """Show how a masked autoencoder (MAE) fills in the hidden patches of images.
 
     Each result has three panels: the image, the patches that the model sees, and its reconstruction. Which patches it
@@ -40,13 +37,11 @@ class Reconstruct(Verb["ImageResults[Reconstruction]"]):
     The exit status is 1 if an image could not be read.
     """
 
-    model: Annotated[str | Path, positional("RUN", "The run folder of `vitreous pretrain --method mae`.")]
-    images: Annotated[str | Path | Sequence[str | Path], IMAGES]
+    model: str | Path
+    """RUN: The run folder of `vitreous pretrain --method mae`."""
     _: KW_ONLY
-    out: Annotated[
-        str | Path | None,
-        Option("FOLDER", "Folder for the results, NAME-reconstructed.png."),
-    ] = "reconstructed"
+    out: str | Path | None = "reconstructed"
+    """FOLDER: Folder for the results, NAME-reconstructed.png."""
     streams: ClassVar[bool] = True
     json_help: ClassVar[str] = ""
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from vitreous.arguments import Count
 from vitreous.cli.terminal import console, say_left_out, table
 from vitreous.cli.verb import Verb, verb
-from vitreous.config.options import Option, positional
 from vitreous.explain.request import METHODS, Method
 from vitreous.verbs.options import PreprocessOption, SplitOption
 
@@ -29,33 +28,19 @@ class ScoreExplanations(PreprocessOption, SplitOption, Verb["ExplanationScores"]
     Three maps that ignore the image are scored too; a method must beat them to mean anything.
     """
 
-    model: Annotated[
-        str | Path | Bundle,
-        positional("MODEL", "A bundle, a run folder, or anything that `vitreous import` reads; it needs a classifier."),
-    ]
-    data: Annotated[
-        str | Path | Data,
-        positional(
-            "DATA",
-            "Images, with or without labels: a folder, a CSV or JSONL list, packed data, shards, data:NAME, or "
-            "builtin.",
-        ),
-    ]
+    model: str | Path | Bundle
+    """MODEL: A bundle, a run folder, or anything that `vitreous import` reads; it needs a classifier."""
+    data: str | Path | Data
+    """DATA: Images, with or without labels: a folder, a CSV or JSONL list, packed data, shards, data:NAME, or
+    builtin."""
     _: KW_ONLY
-    methods: Annotated[
-        Sequence[Method], Option("METHOD,METHOD,...", f"The methods to score, of {', '.join(METHODS)}.")
-    ] = METHODS
-    masks: Annotated[
-        str | Path | None,
-        Option(
-            "FOLDER",
-            "Folder with one mask per image, under the image's name but ending in .png; adds energy, pointing and IoU. "
-            "A trimap (1 and 3 count, 2 does not), or any other mask, in which all but 0 counts.",
-        ),
-    ] = None
-    count: Annotated[
-        Count | None, Option("COUNT", "How many images to use, spread evenly over the split. Default: all.")
-    ] = None
+    methods: Sequence[Method] = METHODS
+    """METHOD,METHOD,...: The methods to score."""
+    masks: str | Path | None = None
+    """FOLDER: Folder with one mask per image, under the image's name but ending in .png; adds energy, pointing and IoU.
+    A trimap (1 and 3 count, 2 does not), or any other mask, in which all but 0 counts."""
+    count: Count | None = None
+    """COUNT: How many images to use, spread evenly over the split. Default: all."""
 
     def run(self) -> ExplanationScores:
         """Score each method and three baselines."""

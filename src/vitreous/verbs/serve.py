@@ -14,7 +14,6 @@ from typing import Annotated, ClassVar, NoReturn
 
 from vitreous import cli
 from vitreous.cli.verb import Verb, verb
-from vitreous.config.options import Option, positional
 from vitreous.config.server import ServerSettings
 from vitreous.errors import UserError
 from vitreous.interrupt import Interrupted
@@ -38,27 +37,17 @@ class Serve(EngineOption, Verb[bool]):
     Ctrl-C ends it, after what was accepted is answered.
     """
 
-    models: Annotated[
-        str | Path | Sequence[str | Path],
-        positional(
-            "MODEL ...",
-            "Bundles, run folders, exported models, or anything that `vitreous import` reads. Each goes by the name of "
-            "its folder.",
-        ),
-    ]
+    models: str | Path | Sequence[str | Path]
+    """MODEL ...: Bundles, run folders, exported models, or anything that `vitreous import` reads. Each goes by the name
+    of its folder."""
     _: KW_ONLY
-    host: Annotated[
-        str, Option("ADDRESS", "The address to listen at; one that other machines reach needs a token.")
-    ] = "127.0.0.1"
-    port: Annotated[Annotated[int, Range(0, 65535)], Option("PORT", "The port; 0 takes any that is free.")] = 8000
-    token: Annotated[
-        str | None,
-        Option(
-            "TEXT",
-            'What requests must show, as "Authorization: Bearer TEXT". Default: the variable VITREOUS_TOKEN, if it is '
-            "set.",
-        ),
-    ] = None
+    host: str = "127.0.0.1"
+    """ADDRESS: The address to listen at; one that other machines reach needs a token."""
+    port: Annotated[int, Range(0, 65535)] = 8000
+    """PORT: The port; 0 takes any that is free."""
+    token: str | None = None
+    """TEXT: What requests must show, as "Authorization: Bearer TEXT". Default: the variable VITREOUS_TOKEN, if it is
+    set."""
     ready: Callable[[str, Sequence[str]], None] | None = None
     """Called with the address and the models' names when requests are answered."""
     json_help: ClassVar[str] = ""

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from vitreous.cli.terminal import printable
 from vitreous.cli.verb import Verb, verb
-from vitreous.config.options import Option
 from vitreous.errors import UserError
 from vitreous.explain.request import Point
-from vitreous.verbs.images import name_outputs, say_unreadable
-from vitreous.verbs.options import IMAGES, NETWORK, PreprocessOption
+from vitreous.verbs.images import ModelAndImages, name_outputs, say_unreadable
+from vitreous.verbs.options import PreprocessOption
 
 if TYPE_CHECKING:
     from vitreous.data.decode import ImageError
@@ -29,7 +27,7 @@ class WrittenPage(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Walkthrough(PreprocessOption, Verb["list[WrittenPage | ImageError]"]):
+class Walkthrough(PreprocessOption, ModelAndImages, Verb["list[WrittenPage | ImageError]"]):
     """Follow an image through the paper's equations, step by step, on a web page.
 
     The page shows the image's own numbers: patches, tokens, queries and keys of one head, attention, classes.
@@ -37,20 +35,16 @@ class Walkthrough(PreprocessOption, Verb["list[WrittenPage | ImageError]"]):
     The exit status is 1 if an image could not be read.
     """
 
-    model: Annotated[str | Path | Bundle, NETWORK]
-    images: Annotated[str | Path | Sequence[str | Path], IMAGES]
     _: KW_ONLY
-    layer: Annotated[int, Option("N", "The block to open, counted from 0, or from the end if negative.")] = -1
-    head: Annotated[int, Option("N", "The attention head to open, counted from 0.")] = 0
-    query: Annotated[
-        Point | None,
-        Option(
-            "X,Y",
-            "A point in the image, in pixels: follow the patch there, and show its query. Default: the patch in the "
-            "middle, and the query of the class token if the prediction is read from it.",
-        ),
-    ] = None
-    out: Annotated[str | Path, Option("FOLDER", "Folder for the pages, NAME-walkthrough.html.")] = "walkthroughs"
+    layer: int = -1
+    """N: The block to open, counted from 0, or from the end if negative."""
+    head: int = 0
+    """N: The attention head to open, counted from 0."""
+    query: Point | None = None
+    """X,Y: A point in the image, in pixels: follow the patch there, and show its query. Default: the patch in the
+    middle, and the query of the class token if the prediction is read from it."""
+    out: str | Path = "walkthroughs"
+    """FOLDER: Folder for the pages, NAME-walkthrough.html."""
     json_help: ClassVar[str] = ""
 
     def run(self) -> list[WrittenPage | ImageError]:
