@@ -12,6 +12,7 @@ from vitreous.data.augment import eval_view, normalise, shrink, train_view
 from vitreous.data.batch import Batch
 from vitreous.data.builtin import builtin_data
 from vitreous.data.chance import generator, sample_keys
+from vitreous.data.joined import join_sources
 from vitreous.data.loader import FEW, Loader, choose_workers
 from vitreous.data.packed import ArraySource
 from vitreous.data.source import Source, open_data
@@ -205,6 +206,27 @@ def test_too_many_unreadable_images_stop_the_run(damaged: Source):
         messages.append(str(error.value))
     assert messages[0] == messages[1]
     assert any(damaged.name(i) in messages[0] for i in (3, 4, 59))
+
+
+def test_a_subset_is_judged_by_the_whole_data(tmp_path: Path):
+    """3 of 400 are fewer than 1 %, though 3 of the 20 that a study takes are not."""
+    make_tree(tmp_path, {"a": 200, "b": 200}, ".jpg")
+    for number in (3, 4, 5):
+        (tmp_path / "a" / f"{number:03}.jpg").write_text("not an image")
+    source = open_data(tmp_path).train
+    few = source.subset(range(20))
+    for given in (few, few.with_labels(few.labels, few.classes), join_sources([few], few.labels, few.classes)):
+        assert given.whole == 400
+        for augment in (None, Augment()):
+            loader = Loader(given, SIZE, augment, batch_size=20)
+            assert len(next(iter(loader.batches())).images) == (17 if augment is None else 20)
+            assert len(loader.unreadable) == 3
+    with pytest.raises(UserError, match=r"\b3 of 3 "):
+        list(Loader(source.subset([3, 4, 5]), SIZE, batch_size=20).batches())
+    for number in (6, 7):
+        (tmp_path / "a" / f"{number:03}.jpg").write_text("not an image")
+    with pytest.raises(UserError, match=r"\b5 of 20 .*\b1% of all 400 "):
+        list(Loader(few, SIZE, batch_size=20).batches())
 
 
 def test_nothing_readable_at_all_ends_too(tmp_path: Path):

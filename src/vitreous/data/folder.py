@@ -85,6 +85,11 @@ class FolderSource(Source):
         self._names = names
         self._rows = np.arange(len(names)) if rows is None else rows
 
+    @property
+    def whole(self) -> int:
+        """All files that were found."""
+        return len(self._names)
+
     def name(self, index: int) -> str:
         """The file's path."""
         return str(self.path(index))

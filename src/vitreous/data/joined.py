@@ -42,6 +42,11 @@ class JoinedSource(Source):
         owners = np.searchsorted(self._starts, rows, side="right") - 1
         return owners, rows - self._starts[owners]
 
+    @property
+    def whole(self) -> int:
+        """Those of all parts."""
+        return sum(part.whole for part in self.parts)
+
     def name(self, index: int) -> str:
         """As its own source calls it."""
         part, own = self._place(index)

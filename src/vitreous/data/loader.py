@@ -58,8 +58,8 @@ class Loader:
     Shuffled epochs leave out what does not fill a batch, other images each time.
 
     An image that cannot be read is noted in `unreadable` and, in training, replaced by the next one that can; in
-    evaluation it is left out. More than `unreadable_limit` of all images, and more than one, is an error, and so is
-    nothing but such; with None, in evaluation, neither is.
+    evaluation it is left out. More than `unreadable_limit` of all images of the data that the source is a subset of,
+    and more than one, is an error, and so is nothing but such; with None, in evaluation, neither is.
 
     views: what is cut from each image in training, by name; `augment` says all but its area and size.
     normalised: False gives images as bytes, which engines take.
@@ -112,7 +112,8 @@ class Loader:
         self.unreadable: dict[str, str] = {}
         self._shared = 0  # how many of these all processes know of
         assert unreadable_limit is not None or not self.shuffle
-        self._allowed = most_unreadable(len(source), 1.0 if unreadable_limit is None else unreadable_limit)
+        whole = max(len(source), source.whole)
+        self._allowed = most_unreadable(whole, 1.0 if unreadable_limit is None else unreadable_limit)
         self._limit = unreadable_limit
         self._labels = torch.from_numpy(source.labels)
         self._learned = self._labels if source.soft is None else torch.from_numpy(source.soft)
@@ -229,7 +230,7 @@ class Loader:
         if self._limit is None:
             return
         try:
-            check_unreadable(self.unreadable, len(self.source), self._limit)
+            check_unreadable(self.unreadable, len(self.source), self._limit, self.source.whole)
         except UserError:
             self.close()
             raise

@@ -56,6 +56,11 @@ class Source(ABC):
     def __len__(self) -> int:
         return len(self.labels)
 
+    @property
+    def whole(self) -> int:
+        """How many images the data have that this may be a subset of."""
+        return len(self)
+
     @abstractmethod
     def name(self, index: int) -> str:
         """What a person calls this image: its path, or "file#number"."""

@@ -1,4 +1,7 @@
-"""How many images of a dataset may be unreadable, and what is said where they are more."""
+"""How many images of a dataset may be unreadable, and what is said where they are more.
+
+The limit is judged on the whole data: a small random subset of good data may hold more than its share of bad files.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +20,19 @@ def most_unreadable(images: int, limit: float = LIMIT) -> int:
     return max(1 if limit else 0, math.floor(limit * images))
 
 
-def check_unreadable(unreadable: Mapping[str, str], images: int, limit: float = LIMIT) -> None:
-    """Refuse data of which too many images, or all, cannot be read. unreadable: path to reason."""
-    if len(unreadable) <= min(most_unreadable(images, limit), images - 1):
+def check_unreadable(
+    unreadable: Mapping[str, str], images: int, limit: float = LIMIT, whole: int | None = None
+) -> None:
+    """Refuse data of which too many images, or all, cannot be read.
+
+    unreadable: path to reason. whole: how many images the data have that these are a subset of; None for these alone.
+    """
+    whole = max(images, whole or 0)
+    if len(unreadable) <= min(most_unreadable(whole, limit), images - 1):
         return
     shown = "; ".join(f"{name}: {reason.rstrip('.')}" for name, reason in list(unreadable.items())[:SHOWN])
+    of = f" of all {whole:,}" if whole > images else ""
     raise UserError(
-        f"{len(unreadable)} of {images} images cannot be read, more than the limit of {limit:.0%} ({shown}); mend "
+        f"{len(unreadable)} of {images} images cannot be read, more than the limit of {limit:.0%}{of} ({shown}); mend "
         "or delete them."
     )

@@ -39,6 +39,11 @@ class ShardSource(Source):
         self._rows, self._starts = rows, index.starts
         self._begins = self._starts.tolist()  # of one image, NumPy's search takes longer than to read it
 
+    @property
+    def whole(self) -> int:
+        """All images of the index."""
+        return len(self.index.rows.length)
+
     def name(self, index: int) -> str:
         """The shard, and the image's name in it."""
         return f"{self.index.places[self._shard(index)]}#{self.key(index)}"
