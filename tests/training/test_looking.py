@@ -10,7 +10,15 @@ from vitreous.config.data import Preprocess
 from vitreous.data.loader import Loader
 from vitreous.data.packed import ArraySource
 from vitreous.data.subset import balanced_order, random_subset
-from vitreous.training.image_plan import ImageEstimate, ImageWork, features_in_time, logits_in_time, time_images
+from vitreous.distributed.world import World
+from vitreous.training.image_plan import (
+    ImageEstimate,
+    ImageWork,
+    _by_rank,
+    features_in_time,
+    logits_in_time,
+    time_images,
+)
 
 
 def source(count=40, classes=4):
@@ -84,12 +92,12 @@ def test_a_machine_that_becomes_slower_ends_the_features_earlier():
 def test_test_images_end_when_it_is_time_to_write():
     machine = FakeDeadline(20, lambda seen: 0.5)
     (answers, _), tried = logits_in_time(machine.look, loader(), machine, 0.5)
-    assert tried == len(answers) == 36  # at 18 s not late yet, at 20 s it is
+    assert len(tried) == len(answers) == 36  # at 18 s not late yet, at 20 s it is
     assert machine.seen == list(range(36))
     slow = FakeDeadline(20, lambda seen: 1.0)
-    assert logits_in_time(slow.look, loader(), slow, 0.5)[1] == 20  # writing will take twice as long too
+    assert len(logits_in_time(slow.look, loader(), slow, 0.5)[1]) == 20  # writing will take twice as long too
     quick = FakeDeadline(20, lambda seen: 0.1)
-    assert logits_in_time(quick.look, loader(), quick, 0.5)[1] == 40
+    assert len(logits_in_time(quick.look, loader(), quick, 0.5)[1]) == 40
 
 
 def test_looking_around_ends_as_soon_as_enough_is_known():
@@ -98,3 +106,15 @@ def test_looking_around_ends_as_soon_as_enough_is_known():
     time_images(machine.look, loader(), estimate)
     assert len(machine.seen) == 8
     assert estimate.seconds_per_image == pytest.approx(0.2)
+
+
+def test_several_processes_divide_an_order_so_that_what_is_done_first_is_its_beginning(subtests):
+    order = np.random.default_rng(0).permutation(23)
+    for size in (1, 2, 3):
+        with subtests.test(size=size):
+            pieces = _by_rank(order, 4, World(0, size))
+            assert len(pieces) == size
+            assert sorted(np.concatenate(pieces)) == list(range(23))
+            for rounds in (1, 2):  # after so many batches of each
+                done = np.concatenate([piece[: 4 * rounds] for piece in pieces])
+                assert set(done) == set(order[: 4 * rounds * size])

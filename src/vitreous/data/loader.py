@@ -154,11 +154,15 @@ class Loader:
         world: where several processes look together, each has some of the batches, in the order of ranks.
         """
         order = np.arange(len(self.source), dtype=np.int64) if order is None else order
-        starts = range(0, len(order), batch_size)
-        tasks = [BatchTask(None, order[start : start + batch_size]) for start in starts[world.rank_slice(len(starts))]]
+        own = world.rank_slice(-(-len(order) // batch_size))
+        order = order[own.start * batch_size : own.stop * batch_size]
+        return (batch for batch in self.plain_rounds(batch_size, order) if batch is not None)
+
+    def plain_rounds(self, batch_size: int, order: Index) -> Iterator[Batch | None]:
+        """The same for each batch of the order; None where none of its images can be read."""
+        tasks = [BatchTask(None, order[start : start + batch_size]) for start in range(0, len(order), batch_size)]
         for made in self._made(tasks):
-            if len(made.taken):
-                yield self._batch(made, None)
+            yield self._batch(made, None) if len(made.taken) else None
 
     def _made(self, tasks: list[BatchTask]) -> Iterator[Made]:
         try:

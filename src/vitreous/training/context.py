@@ -13,7 +13,7 @@ from vitreous.config.train import Training
 from vitreous.data.loader import Loader
 from vitreous.data.source import Data, Split
 from vitreous.distributed.meter import Meter
-from vitreous.distributed.world import ALONE, World
+from vitreous.distributed.world import World
 from vitreous.model.network import Network
 from vitreous.objectives.objective import Objective
 from vitreous.training.deadline import Deadline, Reserved
@@ -47,12 +47,6 @@ class TrainingContext(Generic[Asked]):
     def world(self) -> World:
         """The processes that train together."""
         return self.runtime.world
-
-    @property
-    def measuring_world(self) -> World:
-        """The processes that divide images to be measured; with a budget each looks at all of them: their number then
-        depends on the clock."""
-        return self.world if self.request.budget is None else ALONE
 
     def keep_open(self, loader: Loader) -> Loader:
         """The loader, closed when the training has ended."""

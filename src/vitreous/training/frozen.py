@@ -50,7 +50,7 @@ def compute_all(
 ) -> LabelledFeatures:
     """What a function says of all images of a loader, by all processes, and their labels."""
     count = len(loader.source)
-    told, world = progress_of(context, split, count), context.measuring_world
+    told, world = progress_of(context, split, count), context.world
     return compute_features(function, loader.batches(), count, told, world=world)
 
 

@@ -7,16 +7,18 @@ comes before the steps; what does not fit is done with fewer images, chosen at r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from torch import Tensor
 
 from vitreous.data.batch import Batch
+from vitreous.data.chance import Index
 from vitreous.data.loader import Loader
 from vitreous.data.source import Split
 from vitreous.data.subset import balanced_order
+from vitreous.distributed.world import ALONE, World
 from vitreous.evaluate.features import compute_features
 from vitreous.evaluate.probe import LabelledFeatures
 from vitreous.training.deadline import MARGIN, MAX_MEASURING, MAX_SLOWDOWN, Deadline, format_budget
@@ -164,17 +166,11 @@ class ImageEstimate:
         return known
 
 
-def time_images(function: Function, loader: Loader, estimate: ImageEstimate) -> None:
+def time_images(function: Function, loader: Loader, estimate: ImageEstimate, world: World = ALONE) -> None:
     """Look at images until the estimate knows what one costs."""
-    looked = 0
-
-    def known(batch: Batch) -> bool:
-        nonlocal looked
-        looked += len(batch.index)
-        return estimate.judge(looked)
-
-    compute_features(function, until(loader.batches(), known), len(loader.source))
-    estimate.judge(looked, last=True)
+    order = np.arange(len(loader.source), dtype=np.int64)
+    _, tried = look_until(function, loader, order, loader.batch_size, estimate.judge, None, world)
+    estimate.judge(len(tried), last=True)
 
 
 def features_in_time(
@@ -186,28 +182,21 @@ def features_in_time(
     count: int | None,
     estimate: ImageEstimate | None,
     progress: Callable[[int], None] | None = None,
+    world: World = ALONE,
 ) -> tuple[LabelledFeatures, int]:
     """Features and labels of training images, class by class, and how many images of that order were tried.
 
-    count: so many, all if None. estimate: it is asked after each batch whether there is time for more.
+    count: this many, all if None. estimate: it is asked after each batch whether there is time for more.
     """
     order = balanced_order(loader.source.labels, seed)[:count]
-    place = np.empty(len(loader.source), dtype=np.int64)
-    place[order] = np.arange(len(order))
-    tried, stopped = 0, False
 
-    def enough(batch: Batch) -> bool:
-        nonlocal tried, stopped
-        tried = int(place[int(batch.index[-1])]) + 1
-        stopped = estimate is not None and estimate.judge(tried) and tried >= estimate.plan.features
-        return stopped
+    def enough(tried: int) -> bool:
+        return estimate is not None and estimate.judge(tried) and tried >= estimate.plan.features
 
-    found = compute_features(function, until(loader.plain_batches(batch_size, order), enough), len(order), progress)
-    if not stopped:
-        tried = len(order)  # the last ones may be unreadable
+    found, tried = look_until(function, loader, order, batch_size, enough, progress, world)
     if estimate is not None:
-        estimate.judge(tried, last=True)
-    return found, tried
+        estimate.judge(len(tried), last=True)
+    return found, len(tried)
 
 
 def logits_in_time(
@@ -216,30 +205,59 @@ def logits_in_time(
     deadline: Deadline,
     seconds_per_image: float,
     progress: Callable[[int], None] | None = None,
-) -> tuple[LabelledFeatures, int]:
-    """Logits and labels of images in their order, and how many were tried: all, or until it is time to write.
+    world: World = ALONE,
+) -> tuple[LabelledFeatures, Index]:
+    """Logits and labels of images, and which were tried, row by row: all, or as many as there is time for.
 
     seconds_per_image: as planned; where an image takes longer now, so will writing.
     """
-    tried, first, stopped = 0, (0, 0.0), False
+    first = 0, 0.0
 
-    def late(batch: Batch) -> bool:
-        nonlocal tried, first, stopped
-        tried, now = int(batch.index[-1]) + 1, deadline.now()
+    def late(tried: int) -> bool:
+        nonlocal first
+        now = deadline.now()
         if not first[0]:  # processes had to be started for it, so how long it took tells nothing
             first = tried, now
         expected = (tried - first[0]) * seconds_per_image
         slowness = min(MAX_SLOWDOWN, max(1.0, (now - first[1]) / expected)) if expected else 1.0
-        stopped = now > deadline.seconds - slowness * deadline.writing
-        return stopped
+        return now > deadline.seconds - slowness * deadline.writing
 
-    found = compute_features(function, until(loader.batches(), late), len(loader.source), progress)
-    return found, tried if stopped else len(loader.source)  # the last ones may be unreadable
+    order = np.arange(len(loader.source), dtype=np.int64)
+    return look_until(function, loader, order, loader.batch_size, late, progress, world)
 
 
-def until(batches: Iterable[Batch], stop: Callable[[Batch], bool]) -> Iterator[Batch]:
-    """The batches up to the one after whose use `stop` says yes."""
-    for batch in batches:
-        yield batch
-        if stop(batch):
-            return
+def look_until(
+    function: Function,
+    loader: Loader,
+    order: Index,
+    batch_size: int,
+    stop: Callable[[int], bool],
+    progress: Callable[[int], None] | None,
+    world: World,
+) -> tuple[LabelledFeatures, Index]:
+    """What a function says of images in this order, and their labels, until `stop` says yes after so many images.
+
+    Several processes go through the order together, a batch each at a time. Also which images were tried, in the order
+    of the rows; those that cannot be read have none.
+    """
+    tried, each_round = len(order), batch_size * world.size
+
+    def batches() -> Iterator[Batch]:
+        nonlocal tried
+        own = loader.plain_rounds(batch_size, _by_rank(order, batch_size, world)[world.rank])
+        for done in range(each_round, len(order) + each_round, each_round):
+            if (batch := next(own, None)) is not None:
+                yield batch
+            if stop(min(done, len(order))):
+                tried = min(done, len(order))
+                return
+
+    found = compute_features(function, batches(), len(order), progress, world=world)
+    return found, np.concatenate(_by_rank(order[:tried], batch_size, world))
+
+
+def _by_rank(order: Index, batch_size: int, world: World) -> list[Index]:
+    """Of each rank, its images of an order that all go through together."""
+    starts = range(0, max(1, len(order)), batch_size * world.size)
+    firsts = [[start + rank * batch_size for start in starts] for rank in range(world.size)]
+    return [np.concatenate([order[first : first + batch_size] for first in own]) for own in firsts]

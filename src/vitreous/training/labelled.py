@@ -174,7 +174,7 @@ class Labelled:
         objective.to(context.world.device)
         evaluate = None
         if validation is not None:
-            loaded, device, world = validation, context.world.device, context.measuring_world
+            loaded, device, world = validation, context.world.device, context.world
 
             def evaluate(objective: object) -> dict[str, float]:
                 return objective.evaluate((batch.to(device) for batch in loaded.batches()), world)  # type: ignore[attr-defined, no-any-return]
@@ -227,7 +227,7 @@ class Labelled:
 
     def _open_validation(self, context: Context, opened: Opened, subsets: dict[Split, int]) -> Loader:
         source = self._subset(context, opened, subsets, "val")
-        workers, world = context.runtime.workers, context.measuring_world
+        workers, world = context.runtime.workers, context.world
         return context.keep_open(evaluation_loader(source, opened.training, workers, world))
 
     def _fit_classifier(
@@ -280,7 +280,7 @@ class Labelled:
         count = subsets.get("train")
         told = progress_of(context, "train", total if count is None else count)
         found, looked = features_in_time(
-            function, loader, batch, training.seed, count=count, estimate=estimate, progress=told
+            function, loader, batch, training.seed, count=count, estimate=estimate, progress=told, world=context.world
         )
         if estimate is None:
             return found, subsets, 0.0
@@ -300,11 +300,11 @@ class Labelled:
         timed = copy.deepcopy(network).to(context.world.device).eval()
         source = self._subset(context, opened, subsets, "test" if work.test else "val")
         with closing(self._plain_loader(context, opened, source)) as loader:
-            time_images(on_device(timed, context.world.device), loader, estimate)
+            time_images(on_device(timed, context.world.device), loader, estimate, context.world)
         return subsets if self.validation is not None else estimate.plan.subsets, estimate.seconds_per_image
 
     def _plain_loader(self, context: Context, opened: Opened, source: Source) -> Loader:
-        return plain_loader(source, opened.training, context.runtime.workers, context.measuring_world)
+        return plain_loader(source, opened.training, context.runtime.workers, context.world)
 
     def _work(self, opened: Opened, passes: int) -> ImageWork:
         """The images to look at, if there is time."""

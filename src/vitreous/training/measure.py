@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+import numpy as np
+
 from vitreous.config.objective import Distill
 from vitreous.config.train import Training
 from vitreous.data.loader import Loader
@@ -61,20 +63,20 @@ def measure_split(
     validation: a loader of these images that is open already. unreadable: gets the images that cannot be read.
     After a classifier on frozen features, the val split first sets the temperature.
     """
-    training, world = opened.training, context.measuring_world
+    training, world = opened.training, context.world
     loader = plain_loader(source, training, context.runtime.workers, world) if validation is None else validation
-    function, tried = on_device(network.eval(), context.world.device), len(source)
+    function, tried = on_device(network.eval(), world.device), np.arange(len(source))
     try:
         if split == "val" or context.deadline is None:
             logits, labels = compute_all(context, function, loader, split)
         else:
             told = progress_of(context, split, len(source))
-            (logits, labels), tried = logits_in_time(function, loader, context.deadline, seconds_per_image, told)
+            (logits, labels), tried = logits_in_time(function, loader, context.deadline, seconds_per_image, told, world)
     finally:
         unreadable.update(loader.unreadable)
         if validation is None:
             loader.close()
-    names = names_of(source.subset(range(tried)), world.union(loader.unreadable))
+    names = names_of(source.subset(tried), world.union(loader.unreadable))
     if split == "val" and training.probe:
         logits = set_temperature(network, logits, labels)
-    return score_classes(logits, labels, opened.data.classes, names=names), tried
+    return score_classes(logits, labels, opened.data.classes, names=names), len(tried)

@@ -121,7 +121,7 @@ class Unlabelled:
 
     def _evaluation(self, context: Context, opened: Opened, count: int) -> Evaluate:
         """On `count` images that were set aside: the k-NN accuracy where there are labels, else the objective's own."""
-        data, training, world = opened.data, opened.training, context.measuring_world
+        data, training, world = opened.data, opened.training, context.world
         asked, device = some_of(data.splits["val"], count, training.seed), context.world.device
         if not data.classes:
             loader = context.keep_open(evaluation_loader(asked, training, context.runtime.workers, world))

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from vitreous.config.data import Preprocess
-from vitreous.config.model import model_to_json
 from vitreous.errors import UserError
 from vitreous.model.network import Network
 from vitreous.training.folder import RunConfig
-from vitreous.weights.bundle import Bundle, weights_digest
+from vitreous.weights.bundle import Bundle, bundle_digest
 from vitreous.weights.source import open_weights
 
 
@@ -32,7 +29,7 @@ class Teacher:
     columns: Tensor
     """(K,) int64: for each of the data's classes, which of the network's outputs it is."""
     digest: str
-    """16 hexadecimal digits that differ if its configuration, weights, preprocessing or labels do."""
+    """32 hexadecimal digits that differ if its configuration, weights, preprocessing or labels do."""
 
     device: torch.device | None = None
     """Where it computes; None: on the processor."""
@@ -74,7 +71,7 @@ def teacher_of(
     network = bundle.model.eval().requires_grad_(False)
     for parameter in network.parameters():  # mapped memory is not aligned, and rounds differently than a copy of it
         parameter.data = parameter.data.clone()
-    digest = teacher_digest(bundle)
+    digest = bundle_digest(bundle)
     return Teacher(str(place), network.to(device), bundle.preprocess, columns.to(device), digest, device)
 
 
@@ -87,7 +84,7 @@ def reopen_teacher(
         bundle = open_weights(place)
     except UserError as error:
         return MissingTeacher(place, saved.teacher, folder, str(error), device)
-    saved.check_teacher(teacher_digest(bundle), place, folder)
+    saved.check_teacher(bundle_digest(bundle), place, folder)
     return teacher_of(bundle, classes, place, device)
 
 
@@ -119,10 +116,3 @@ def match_classes(labels: Sequence[str], classes: Sequence[str], place: object =
             "give each a name of its own: vitreous import TEACHER --labels FILE."
         )
     return torch.tensor([columns[name][0] for name in classes], dtype=torch.long)
-
-
-def teacher_digest(bundle: Bundle) -> str:
-    """16 hexadecimal digits of all that its answers follow from."""
-    model = model_to_json(bundle.model.config)  # heads and norms compute otherwise with the same tensors
-    facts = json.dumps([model, weights_digest(bundle.model), asdict(bundle.preprocess), list(bundle.labels)])
-    return hashlib.sha256(facts.encode()).hexdigest()[:16]
