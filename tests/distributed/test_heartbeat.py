@@ -97,25 +97,25 @@ def heartbeat(monkeypatch):
 
 def test_a_failure_of_this_process_that_its_thread_sees_first_is_its_own(heartbeat):
     seen = []
-    heartbeat.store.after_claim = lambda: seen.append((heartbeat._watch_previous(), heartbeat.failed_rank))
+    heartbeat.store.after_claim = lambda: seen.append((heartbeat._watch_previous(), heartbeat.failure[0]))
     heartbeat.claim("the disk is full")
     assert seen == [(None, 1)], "the main thread says it, and ends"
-    assert heartbeat.failed_rank == 1
+    assert heartbeat.failure[0] == 1
 
 
 def test_a_failure_that_was_claimed_meanwhile_is_not_taken_for_anothers(heartbeat):
     heartbeat.store.meanwhile = lambda: heartbeat.claim("the disk is full")
     assert heartbeat._watch_previous() is None
-    assert heartbeat.failed_rank == 1
+    assert heartbeat.failure[0] == 1
 
 
 def test_what_another_has_said_first_is_the_reason(heartbeat):
     heartbeat.store.set(FAILURE, "0 the disk is full")
     heartbeat.claim("something that follows from it")
-    assert heartbeat.failed_rank == 0
-    heartbeat.failed_rank = None
+    assert heartbeat.failure[0] == 0
+    heartbeat.failure = None
     assert heartbeat._watch_previous() == "the disk is full"
-    assert heartbeat.failed_rank == 0
+    assert heartbeat.failure[0] == 0
     assert heartbeat.find_failure() == "the disk is full"
 
 
@@ -129,7 +129,7 @@ def test_without_an_answer_of_the_store_this_process_stays_the_first(heartbeat):
     heartbeat.store.after_claim = break_off
     heartbeat.store.meanwhile = lambda: heartbeat.claim("no more memory")
     heartbeat._watch_previous()
-    assert heartbeat.failed_rank == 1
+    assert heartbeat.failure[0] == 1
 
 
 def test_a_process_without_heartbeats_is_lost(heartbeat):
@@ -138,7 +138,7 @@ def test_a_process_without_heartbeats_is_lost(heartbeat):
     assert reason.startswith("process 0 on host7 ")
     assert f" {LOST_SECONDS:.0f} s" in reason
     assert heartbeat._over.seconds == LOST_SECONDS
-    assert (heartbeat.failed_rank, heartbeat.store.get(FAILURE)) == (1, f"1 {reason}".encode())
+    assert (heartbeat.failure, heartbeat.store.get(FAILURE)) == ((1, reason), f"1 {reason}".encode())
 
 
 def test_a_process_that_never_came_is_named(heartbeat):
@@ -155,7 +155,7 @@ def test_a_process_with_heartbeats_is_not_lost_however_long_it_takes(heartbeat):
 
     heartbeat._over.happens = beat
     assert heartbeat._watch_previous() is None
-    assert heartbeat.failed_rank is None
+    assert heartbeat.failure is None
 
 
 def test_a_store_that_does_not_answer_ends_the_process(heartbeat, capfd):
@@ -238,6 +238,13 @@ class TestFailuresOfOthers:
         assert isinstance(found, process_group.LostError)
         assert str(found).startswith("process 0 on host7 ")
         assert heartbeat._over.seconds == INTERVAL_SECONDS + GRACE_SECONDS
+
+    def test_what_follows_from_a_failure_that_its_own_thread_found_is_that_failure(self, heartbeat):
+        """The process that holds the store may have ended since."""
+        heartbeat.claim("process 1 waits elsewhere")
+        heartbeat.store = None
+        assert str(process_group.announce(RuntimeError("Connection closed"))) == "process 1 waits elsewhere"
+        assert process_group.is_first_failure()
 
     def test_a_process_that_left_is_not_waited_for(self, heartbeat):
         heartbeat.store.set(f"{LEFT}/0", "ended by SIGTERM")

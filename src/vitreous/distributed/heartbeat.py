@@ -100,8 +100,8 @@ class Heartbeat:
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size, self.previous = rank, size, (rank - 1) % size
-        self.failed_rank: int | None = None
-        """The process that failed first."""
+        self.failure: tuple[int, str] | None = None
+        """The rank of the process that failed first, and why."""
         self.store: Any = None
         self._settling = Lock()
         self._over = Event()
@@ -111,6 +111,11 @@ class Heartbeat:
         self._seconds_left = RENDEZVOUS_SECONDS + GRACE_SECONDS  # until an answer of the store is overdue
         self._overdue = rendezvous_failure(rank, size, f"no answer in {RENDEZVOUS_SECONDS:.0f} s")
         Thread(target=self._enforce_timeouts, name="timeouts", daemon=True).start()
+
+    @property
+    def is_first(self) -> bool:
+        """Whether no other process has failed before this one."""
+        return self.failure is None or self.failure[0] == self.rank
 
     def start(self, store: Any) -> None:
         """Begin to send and read heartbeats at this store."""
@@ -126,7 +131,7 @@ class Heartbeat:
         End it also where it got a signal and waits in a collective for others, who may never come.
         """
         seconds, entered = 0.0, collectives.entered
-        while not self._over.wait(INTERVAL_SECONDS) and self.failed_rank is None:
+        while not self._over.wait(INTERVAL_SECONDS) and self.failure is None:
             self._seconds_left -= INTERVAL_SECONDS
             if self._seconds_left <= 0:
                 self._exit(self._overdue)
@@ -151,9 +156,9 @@ class Heartbeat:
             if self._over.is_set():
                 return
             reason = _unreachable(error)
-            self._settle(self.rank)
+            self._settle(self.rank, reason)
         if reason is not None and not self._over.wait(GRACE_SECONDS):  # the main thread waits for others in vain
-            self._exit(reason if self.failed_rank == self.rank else None)
+            self._exit(reason if self.is_first else None)
 
     def _watch_previous(self) -> str | None:
         """Why to end; None at the end, or if the main thread knows why."""
@@ -161,11 +166,11 @@ class Heartbeat:
         while True:
             count, entered = count + 1, collectives.entered
             self.store.set(f"{HEARTBEAT}/{self.rank}", json.dumps([count, socket.gethostname(), *entered]))
-            if self.failed_rank is not None:
+            if self.failure is not None:
                 return None
             if self.store.check([FAILURE]):
                 reason = self._hear(self.store.get(FAILURE))
-                return None if self.failed_rank == self.rank else reason
+                return None if self.is_first else reason
             beat = self._read(self.previous)
             if beat != last or self.store.check([f"{LEFT}/{self.previous}"]):
                 last, seconds_left = beat, LOST_SECONDS
@@ -205,18 +210,16 @@ class Heartbeat:
         )
 
     def claim(self, reason: str) -> str:
-        """Say why this process fails, unless another has failed before; the reason."""
-        if self.failed_rank is not None:
-            return reason
-        with suppress(RuntimeError):
-            if self.store is not None:
-                self._hear(self.store.compare_set(FAILURE, "", f"{self.rank} {reason}"))
-                return reason
-        self._settle(self.rank)  # there is nobody to ask
-        return reason
+        """Say why this process fails, unless one has failed before; the reason of the first."""
+        if self.store is not None and self.failure is None:
+            with suppress(RuntimeError):
+                return self._hear(self.store.compare_set(FAILURE, "", f"{self.rank} {reason}"))
+        return self._settle(self.rank, reason)  # there is nobody to ask
 
     def find_failure(self) -> str | None:
         """How another process has failed or ended; None where all are well and have sent a heartbeat meanwhile."""
+        if self.failure is not None:
+            return self.failure[1]
         others = [rank for rank in range(self.size) if rank != self.rank]
         try:
             before = {rank: self._read(rank) for rank in others}
@@ -255,14 +258,13 @@ class Heartbeat:
     def _hear(self, failure: bytes) -> str:
         """The reason of the first failure, from the store; it may be this process's own, found by its other thread."""
         rank, _, reason = failure.decode().partition(" ")
-        self._settle(int(rank))
-        return reason
+        return self._settle(int(rank), reason)
 
-    def _settle(self, rank: int) -> None:
+    def _settle(self, rank: int, reason: str) -> str:
         """Keep which process was the first to fail, unless that is known: two threads may find out at once."""
         with self._settling:
-            if self.failed_rank is None:
-                self.failed_rank = rank
+            self.failure = self.failure or (rank, reason)
+            return self.failure[1]
 
     def _exit(self, message: str | None) -> None:
         """End at once, whatever the other threads wait for."""

@@ -145,9 +145,7 @@ def _is_from_collective(error: RuntimeError) -> bool:
 
 def is_first_failure() -> bool:
     """Whether this process is the one to say what went wrong: the first that failed is."""
-    if _heartbeat is not None:
-        return _heartbeat.failed_rank in (None, _heartbeat.rank)
-    return global_rank() == 0  # before the rendezvous, all fail in the same way
+    return global_rank() == 0 if _heartbeat is None else _heartbeat.is_first  # before the rendezvous, all fail alike
 
 
 def leave() -> None:
@@ -156,7 +154,7 @@ def leave() -> None:
     if _heartbeat is None:
         return
     _heartbeat.leave()
-    if _heartbeat.failed_rank is None and dist.is_initialized():
+    if _heartbeat.failure is None and dist.is_initialized():
         with suppress(RuntimeError):
             dist.destroy_process_group()
         _heartbeat = None
