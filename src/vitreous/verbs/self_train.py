@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from vitreous.cli.verb import Verb, verb
-from vitreous.config.options import Option
 from vitreous.studies.self_training.request import SelfTrainRequest
 from vitreous.training.request import request_of
 from vitreous.verbs.ending import ending_status, stopped_text
@@ -27,9 +26,9 @@ class SelfTrain(WorkersOption, DeviceOption, SelfTrainRequest, Verb["SelfTrainRe
     command: it resumes where it stopped.
     """
 
-    out: Annotated[str | Path | None, Option("FOLDER", "The folder of all rounds. Default: runs/NAME-self-train.")] = (
-        None
-    )
+    _: KW_ONLY
+    out: str | Path | None = None
+    """FOLDER: The folder of all rounds. Default: runs/NAME-self-train."""
     resumes: ClassVar[bool] = True
 
     def run(self) -> SelfTrainResult:

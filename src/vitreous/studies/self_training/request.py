@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from vitreous.arguments import Count
-from vitreous.config.options import Option, positional
 from vitreous.config.overrides import as_texts
 from vitreous.errors import UserError
 from vitreous.training.request import FitRequest, LabelledRequest, StudentRequest
@@ -21,49 +20,26 @@ SPLIT_FIELDS = ("validation", "split_seed", "share")
 class SelfTrainRequest(LabelledRequest):
     """A teacher, and rounds of students."""
 
-    labelled: Annotated[
-        str | Path,
-        positional("LABELLED", "A folder with one subfolder per class, a .csv, .jsonl or .npz, CIFAR or MNIST files."),
-    ]
-    unlabelled: Annotated[
-        str | Path,
-        positional(
-            "UNLABELLED",
-            "A folder of images, sorted or not, or any other data; labels are not looked at, and copies of labelled "
-            "images are left out.",
-        ),
-    ]
+    labelled: str | Path
+    """LABELLED: A folder with one subfolder per class, a .csv, .jsonl or .npz, CIFAR or MNIST files."""
+    unlabelled: str | Path
+    """UNLABELLED: A folder of images, sorted or not, or any other data; labels are not looked at, and copies of
+    labelled images are left out."""
     _: KW_ONLY
-    rounds: Annotated[
-        Annotated[int, Range(1, 100)], Option("COUNT", "How many students, each with the one before as its teacher.")
-    ] = 3
-    teacher: Annotated[
-        str | Path | None,
-        Option("MODEL", "Begin with this model, which knows the classes, instead of training a teacher."),
-    ] = None
-    student: Annotated[
-        str | None,
-        Option(
-            "SIZE/PATCH",
-            "Model of the students, such as S/16; should be as large as the teacher or larger. Default: that of the "
-            "teacher, or what suits the images.",
-        ),
-    ] = None
-    confidence: Annotated[
-        Annotated[float, Range(0, 1)], Option("PROBABILITY", "The least probability of a label that is learned from.")
-    ] = 0.3
-    per_class: Annotated[
-        Count | None,
-        Option(
-            "COUNT",
-            "How many images of each class to learn from, the most confident first; rare classes come in copies. "
-            "Default: all that are confident enough, divided by the classes.",
-        ),
-    ] = None
-    labels: Annotated[
-        Literal["soft", "hard"],
-        Option("soft|hard", "soft: learn the teacher's probabilities; hard: learn its likeliest class."),
-    ] = "soft"
+    rounds: Annotated[int, Range(1, 100)] = 3
+    """COUNT: How many students, each with the one before as its teacher."""
+    teacher: str | Path | None = None
+    """MODEL: Begin with this model, which knows the classes, instead of training a teacher."""
+    student: str | None = None
+    """SIZE/PATCH: Model of the students, such as S/16; should be as large as the teacher or larger. Default: that of
+    the teacher, or what suits the images."""
+    confidence: Annotated[float, Range(0, 1)] = 0.3
+    """PROBABILITY: The least probability of a label that is learned from."""
+    per_class: Count | None = None
+    """COUNT: How many images of each class to learn from, the most confident first; rare classes come in copies.
+    Default: all that are confident enough, divided by the classes."""
+    labels: Literal["soft", "hard"] = "soft"
+    """soft: learn the teacher's probabilities; hard: learn its likeliest class."""
 
     def check(self) -> None:
         """Refuse what makes no sense together."""
