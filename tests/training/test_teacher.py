@@ -14,8 +14,8 @@ from vitreous.config.objective import Distill
 from vitreous.config.train import Training
 from vitreous.data.source import open_data
 from vitreous.training.teaching.asking import teacher_answers
-from vitreous.training.teaching.teacher import match_classes, open_teacher, teacher_digest
-from vitreous.weights.bundle import load_bundle, save_bundle
+from vitreous.training.teaching.teacher import match_classes, open_teacher
+from vitreous.weights.bundle import bundle_digest, load_bundle, save_bundle
 
 
 @pytest.fixture(scope="module")
@@ -80,16 +80,16 @@ def test_a_model_without_a_classifier_has_nothing_to_teach(tmp_path):
 
 def test_the_digest_is_of_all_that_answers_follow_from(bundle):
     opened = load_bundle(bundle)
-    digests = {teacher_digest(opened)}
-    digests.add(teacher_digest(replace(opened, labels=("green", "blue", "red"))))
-    digests.add(teacher_digest(replace(opened, preprocess=replace(opened.preprocess, crop=0.9))))
+    digests = {bundle_digest(opened)}
+    digests.add(bundle_digest(replace(opened, labels=("green", "blue", "red"))))
+    digests.add(bundle_digest(replace(opened, preprocess=replace(opened.preprocess, crop=0.9))))
     for computed in ({"heads": 4}, {"norm_eps": 1e-5}):  # the same tensors
         other = ViT(replace(opened.model.config, **computed))
         other.load_state_dict(opened.model.state_dict())
-        digests.add(teacher_digest(replace(opened, model=other)))
+        digests.add(bundle_digest(replace(opened, model=other)))
     with torch.no_grad():
         opened.model.head.bias[0] += 1e-6
-    digests.add(teacher_digest(opened))
+    digests.add(bundle_digest(opened))
     assert len(digests) == 6
     assert open_teacher(bundle, COLOURS).digest == open_teacher(bundle, ("red",)).digest
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from functools import cached_property
-from hashlib import sha256
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,7 +27,7 @@ from vitreous.inference.runtime import Backend, find_runtime
 from vitreous.inference.speed import describe_machine, describe_software, measure_speeds
 from vitreous.inference.verify import TOLERANCE, Agreement, agreement, batched, first_difference
 from vitreous.model.family import called, described
-from vitreous.weights.bundle import Bundle, weights_digest
+from vitreous.weights.bundle import Bundle, bundle_digest
 from vitreous.weights.markdown import code
 
 CALIBRATED = 300
@@ -83,7 +81,7 @@ def convert_model(bundle: Bundle, to: EngineName, views: Tensor) -> Converted:
         model=model_to_json(bundle.model.config),
         preprocess=bundle.preprocess,
         labels=bundle.labels,
-        source=model_digest(bundle),
+        source=bundle_digest(bundle),
         verified=Agreement(0, 0, 0, 0.0, 0.0, 0.0),
         versions=describe_software(),
         machine=describe_machine(),
@@ -230,12 +228,6 @@ def builtin_views(preprocess: Preprocess) -> Tensor:
     """
     views = sample_views(builtin_data().train, preprocess, BUILTIN).views
     return torch.stack([views[:, channel].roll(channel, dims=0) for channel in range(views.shape[1])], dim=1)
-
-
-def model_digest(bundle: Bundle) -> str:
-    """32 hexadecimal digits that differ if the network, its weights, the preprocessing or the labels differ."""
-    facts = [model_to_json(bundle.model.config), weights_digest(bundle.model), bundle.preprocess, bundle.labels]
-    return sha256(json.dumps(facts, default=str).encode()).hexdigest()[:32]
 
 
 def engine_card(bundle: Bundle, about: About) -> str:

@@ -22,8 +22,9 @@ from vitreous.inference.runtime import RUNTIMES, find_runtime
 from vitreous.inference.verify import Agreement
 from vitreous.inputs import as_text, read_json
 from vitreous.model.family import config_from_json
+from vitreous.storage.digest import sha256_file
 from vitreous.storage.files import new_folder
-from vitreous.storage.manifest import MANIFEST, check_manifest, has_manifest, read_manifest, sha256_file
+from vitreous.storage.manifest import MANIFEST, check_manifest, has_manifest, read_manifest
 from vitreous.storage.overwrite import GENERATOR
 from vitreous.storage.replaced import restore_folder
 from vitreous.wording import shown

@@ -21,7 +21,7 @@ from vitreous.config.engine import EngineName, Precision
 from vitreous.config.fields import from_fields
 from vitreous.errors import MachineError, UserError
 from vitreous.evaluate.feature_cache import default_folder
-from vitreous.inference.conversion import Converted, engine_card, model_digest
+from vitreous.inference.conversion import Converted, engine_card
 from vitreous.inference.engine import Deployed, Engine
 from vitreous.inference.folder import About, is_engine, load_engine, save_engine
 from vitreous.inference.runtime import RUNTIMES
@@ -29,7 +29,7 @@ from vitreous.inference.speed import describe_machine, describe_software, measur
 from vitreous.inputs import read_json
 from vitreous.model.network import Network
 from vitreous.storage.files import replace_folder, write_file
-from vitreous.weights.bundle import Bundle
+from vitreous.weights.bundle import Bundle, bundle_digest
 
 LIMIT = 8 * 2**30
 """Bytes that converted models may take: beyond that, those of the model that was not used for longest are removed."""
@@ -73,7 +73,7 @@ class PreparedEngines:
 
     def __init__(self, bundle: Bundle) -> None:
         self.bundle = bundle
-        self.folder = default_folder().with_name("engines") / model_digest(bundle)
+        self.folder = default_folder().with_name("engines") / bundle_digest(bundle)
 
     def get(self, variant: Variant) -> tuple[Deployed, About] | None:
         """What was kept of this kind; None if there is none, its runtime is not installed, or it is damaged.

@@ -7,25 +7,18 @@ no harm, for they are never read.
 from __future__ import annotations
 
 import json
-from hashlib import file_digest
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from vitreous.errors import UserError
 from vitreous.inputs import parse_json, read_text, reason
+from vitreous.storage.digest import is_sha256, sha256_file
 from vitreous.storage.replaced import read_whole
 
 MANIFEST = "manifest.json"
-HEX = frozenset("0123456789abcdef")
 
 Entries = dict[str, tuple[int, str]]
 """Of each file, by its path below the folder, its size in bytes and its SHA-256."""
-
-
-def sha256_file(path: Path) -> str:
-    """64 hexadecimal digits."""
-    with path.open("rb") as file:
-        return file_digest(file, "sha256").hexdigest()
 
 
 def write_manifest(folder: Path) -> None:
@@ -57,16 +50,12 @@ def read_manifest(folder: Path) -> Entries:
         entries = {name: (entry["bytes"], entry["sha256"]) for name, entry in files.items()}
     except (UserError, KeyError, TypeError, AttributeError):
         raise damaged from None
-    if not whole or not all(type(size) is int and _is_digest(digest) for size, digest in entries.values()):
+    if not whole or not all(type(size) is int and is_sha256(digest) for size, digest in entries.values()):
         raise damaged
     for name in entries:
         if not _is_below(name):
             raise UserError(f"{path}: lists {name!r}, which is no file of this folder; save the model again.")
     return entries
-
-
-def _is_digest(value: Any) -> bool:
-    return isinstance(value, str) and len(value) == 64 and HEX.issuperset(value)
 
 
 def _is_below(name: str) -> bool:

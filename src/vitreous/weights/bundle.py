@@ -25,6 +25,7 @@ from vitreous.inputs import as_text, read_json
 from vitreous.memory import check_memory
 from vitreous.model.family import called, check_size, config_from_json, described
 from vitreous.model.network import Network
+from vitreous.storage.digest import sha256_json
 from vitreous.storage.files import new_folder, write_tensors
 from vitreous.storage.manifest import MANIFEST, check_manifest, has_manifest, read_manifest, unlisted
 from vitreous.storage.replaced import read_whole, restore_folder
@@ -209,6 +210,12 @@ def _plain_card(config: ModelConfig, labels: Sequence[str]) -> str:
         f"{len(labels)} classes: {some or 'none; it gives representations'}.\n\n"
         "Saved by vitreous: `vitreous predict THIS_FOLDER image.jpg`.\n"
     )
+
+
+def bundle_digest(bundle: Bundle) -> str:
+    """32 hexadecimal digits that differ if the network, its weights, the preprocessing or the labels differ."""
+    config = model_to_json(bundle.model.config)  # heads and norms compute otherwise with the same tensors
+    return sha256_json([config, weights_digest(bundle.model), bundle.preprocess, bundle.labels])[:32]
 
 
 def weights_digest(network: Network) -> str:

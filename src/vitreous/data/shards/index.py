@@ -7,10 +7,8 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from hashlib import file_digest, sha256
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -25,6 +23,7 @@ from vitreous.data.shards.tar import BLOCK
 from vitreous.data.source import Split
 from vitreous.errors import UserError
 from vitreous.inputs import parse_json
+from vitreous.storage.digest import is_sha256, sha256_file, sha256_json
 
 INDEX, ROWS = "shards.json", "shards.safetensors"
 FORMAT = 1
@@ -105,7 +104,7 @@ class ShardIndex:
 def write_index(index: ShardIndex, path: Path) -> str:
     """Write the rows to a file, and return the text of shards.json; each of the two vouches for the other."""
     index.rows.save(path, _described(index.shards, index.classes))
-    rows = {"file": ROWS, "bytes": path.stat().st_size, "sha256": file_sha256(path)}
+    rows = {"file": ROWS, "bytes": path.stat().st_size, "sha256": sha256_file(path)}
     shards = [{key: value for key, value in asdict(shard).items() if value is not None} for shard in index.shards]
     fields = {"generator": f"vitreous {__version__}", "format": FORMAT, "classes": index.classes, "rows": rows}
     return json.dumps({**fields, "shards": shards}, indent=1) + "\n"
@@ -113,7 +112,7 @@ def write_index(index: ShardIndex, path: Path) -> str:
 
 def read_index(page: IndexPage, path: Path, places: tuple[str, ...], where: str) -> ShardIndex:
     """The index that a page and a file of rows make up, found to be whole; `where` is what errors call the page."""
-    if file_sha256(path) != page.rows_sha256:
+    if sha256_file(path) != page.rows_sha256:
         raise UserError(f"{path}: damaged or changed since it was written; restore it from a copy.")
     index = ShardIndex(places, page.shards, page.classes, load_rows(path))
     if rows_note(path) != _described(page.shards, page.classes):
@@ -122,15 +121,9 @@ def read_index(page: IndexPage, path: Path, places: tuple[str, ...], where: str)
     return index
 
 
-def file_sha256(path: Path) -> str:
-    """64 hexadecimal digits."""
-    with path.open("rb") as file:
-        return file_digest(file, "sha256").hexdigest()
-
-
 def _described(shards: tuple[Shard, ...], classes: tuple[str, ...]) -> str:
     """A digest of what shards.json says."""
-    return sha256(json.dumps([classes, [asdict(shard) for shard in shards]]).encode()).hexdigest()
+    return sha256_json([classes, [asdict(shard) for shard in shards]])
 
 
 @dataclass(frozen=True)
@@ -153,7 +146,7 @@ def parse_index(text: str, where: str) -> IndexPage:
         classes, rows = tuple(found["classes"]), found["rows"]
         page = IndexPage(shards, classes, rows["bytes"], rows["sha256"])
         right = all(_is_right(shard) for shard in shards) and all(isinstance(name, str) for name in classes)
-        whole = _is_count(page.rows_bytes) and _is_digest(page.rows_sha256) and rows["file"] == ROWS
+        whole = _is_count(page.rows_bytes) and is_sha256(page.rows_sha256) and rows["file"] == ROWS
     except (KeyError, TypeError):
         right = whole = False
     if not (right and whole) or not shards:
@@ -164,17 +157,12 @@ def parse_index(text: str, where: str) -> IndexPage:
 def _is_right(shard: Shard) -> bool:
     plain = isinstance(shard.file, str) and PurePosixPath(shard.file).name == shard.file and "\\" not in shard.file
     counts = _is_count(shard.bytes) and _is_count(shard.images)
-    digest = shard.sha256 is None or _is_digest(shard.sha256)
+    digest = shard.sha256 is None or is_sha256(shard.sha256)
     return plain and counts and digest and shard.split in ("train", "val", "test")
 
 
 def _is_count(value: object) -> bool:
     return type(value) is int and value >= 0
-
-
-def _is_digest(value: object) -> bool:
-    """Whether this is a SHA-256 and nothing else: a file in the cache is called after it."""
-    return isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) is not None
 
 
 def load_rows(path: Path) -> ShardRows:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from vitreous.data.shards import cloud
-from vitreous.data.shards.index import INDEX, ROWS, IndexPage, ShardIndex, file_sha256, parse_index, read_index
+from vitreous.data.shards.index import INDEX, ROWS, IndexPage, ShardIndex, parse_index, read_index
 from vitreous.data.shards.kept import LIMIT, kept_file, temporary
 from vitreous.data.shards.places import beside, is_address, read_range, stat_place, without_query
 from vitreous.data.shards.scan import file_name, scan_shards
@@ -21,6 +21,7 @@ from vitreous.data.source import Data, NoClassesError, Source, Split, check_clas
 from vitreous.data.walk import entries, has_images
 from vitreous.errors import UserError
 from vitreous.inputs import MOST_TEXT, read_text, reason, size_text
+from vitreous.storage.digest import sha256_file
 
 CLASSES = "classes.txt"
 """In a folder of other people's shards: the names of the classes that .cls numbers, one per line."""
@@ -216,7 +217,7 @@ def _fetched_rows(where: str, page: IndexPage) -> Path:
     """The file of rows in the cache, fetched where it is not there, or damaged."""
     path = kept_file(page.rows_sha256)
     try:
-        if path.is_file() and file_sha256(path) == page.rows_sha256:
+        if path.is_file() and sha256_file(path) == page.rows_sha256:
             return path
         if page.rows_bytes > LIMIT:
             raise UserError(
@@ -231,7 +232,7 @@ def _fetched_rows(where: str, page: IndexPage) -> Path:
                     piece = min(PIECE, page.rows_bytes - start)
                     if file.write(read_range(where, start, piece, page.rows_bytes)) < piece:
                         raise UserError(f"{where}: cut short; restore it from a copy, or pack the data again.")
-            if file_sha256(new) != page.rows_sha256:
+            if sha256_file(new) != page.rows_sha256:
                 raise UserError(f"{where}: not the file that {INDEX} is of; restore both from a copy.")
             new.replace(path)
         finally:

@@ -20,7 +20,6 @@ from vitreous.data.source import Source
 from vitreous.data.view import Sample
 from vitreous.errors import UserError
 from vitreous.inference.choice import deploy
-from vitreous.inference.conversion import model_digest
 from vitreous.inference.engine import Deployed
 from vitreous.inference.folder import is_engine
 from vitreous.inference.needs import check_inference_memory
@@ -29,8 +28,10 @@ from vitreous.inference.prediction.answers import NamedImage, Progress, answer_e
 from vitreous.inference.prediction.plan import NOTES, Plan
 from vitreous.inference.prediction.table import encode_answers
 from vitreous.inputs import read_json
+from vitreous.storage.digest import sha256_file, sha256_json
 from vitreous.storage.files import write_file
-from vitreous.storage.manifest import MANIFEST, sha256_file
+from vitreous.storage.manifest import MANIFEST
+from vitreous.weights.bundle import bundle_digest
 
 log = logging.getLogger("vitreous")
 
@@ -94,7 +95,7 @@ class PartFolder:
 def digest_sizes(images: Sequence[Source]) -> str:
     """32 hexadecimal digits that differ if the size of an image's file does; of an array, any of its pixels."""
     known = [_known(source, index) for source in images for index in range(len(source))]
-    return sha256(json.dumps(known).encode()).hexdigest()[:32]
+    return sha256_json(known)[:32]
 
 
 def _known(source: Source, index: int) -> int | str:
@@ -146,7 +147,7 @@ class ModelRequest:
             images=images,
             classifier=self.classifier,
         )
-        return IdentifiedModel(deployed, sha256_file(path / MANIFEST) if bundle is None else model_digest(bundle))
+        return IdentifiedModel(deployed, sha256_file(path / MANIFEST) if bundle is None else bundle_digest(bundle))
 
 
 class PartWorker:
