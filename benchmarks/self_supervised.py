@@ -46,8 +46,8 @@ from vitreous.model.network import require
 from vitreous.model.presets import SIZES
 from vitreous.model.vit import ViT
 from vitreous.objectives.mae import MaskedAutoencoder
-from vitreous.training.recipes.dataset_stats import DatasetStats
 from vitreous.training.recipes.pretrain import PRETRAINING, mae
+from vitreous.training.recipes.supervised import DatasetStats
 from vitreous.verbs.analyze import analyze
 from vitreous.verbs.fit import fit
 from vitreous.verbs.pretrain import pretrain

@@ -4,9 +4,8 @@ import pytest
 
 from vitreous.config.overrides import override, parse_overrides
 from vitreous.errors import UserError
-from vitreous.training.recipes.dataset_stats import DatasetStats
 from vitreous.training.recipes.pretrain import PRETRAINING
-from vitreous.training.recipes.supervised import recipe
+from vitreous.training.recipes.supervised import DatasetStats, recipe
 
 TRAINING = recipe("scratch-small", DatasetStats(10, 50_000, 32, 3))
 

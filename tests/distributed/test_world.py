@@ -26,10 +26,9 @@ from vitreous.objectives.collapse import feature_std, information
 from vitreous.objectives.dino import SelfDistillation
 from vitreous.objectives.dino_loss import balanced_answers, koleo_loss
 from vitreous.objectives.supervised import Classification
+from vitreous.training.checkpoint import Saver, load_newest
 from vitreous.training.loop import DivergedError, Loop
-from vitreous.training.checkpoint import Saver
-from vitreous.training.schedule import StepSchedule
-from vitreous.training.checkpoint import load_newest
+from vitreous.training.step import StepSchedule
 
 SIZES = (3, 5)
 """Rows that each of two processes holds."""

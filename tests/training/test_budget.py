@@ -21,7 +21,7 @@ from vitreous.training import deadline as budget
 from vitreous.training import loop
 from vitreous.training.deadline import Reserved, plan_steps
 from vitreous.training.loop import Loop
-from vitreous.training.schedule import StepSchedule
+from vitreous.training.step import StepSchedule
 
 MODEL = ViTConfig(width=16, depth=1, heads=2, mlp_width=16, patch=4, image_size=(8, 8), classes=2)
 TRAINING = Training(

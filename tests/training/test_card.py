@@ -10,9 +10,8 @@ from vitreous.config.data import Preprocess
 from vitreous.config.train import Training
 from vitreous.distributed.meter import Cost
 from vitreous.jobs.import_ import _card
-from vitreous.training.card import model_card, pretrain_card
 from vitreous.training.request import PretrainRequest
-from vitreous.training.result import PretrainResult
+from vitreous.training.result import PretrainResult, model_card, pretrain_card
 from vitreous.weights.bundle import _plain_card
 from vitreous.weights.markdown import code, visible
 

@@ -8,8 +8,7 @@ import torch
 from vitreous import UserError, ViT, ViTConfig, fit
 from vitreous.config.data import Preprocess
 from vitreous.config.overrides import override
-from vitreous.training.recipes.dataset_stats import DatasetStats
-from vitreous.training.recipes.supervised import recipe
+from vitreous.training.recipes.supervised import DatasetStats, recipe
 from vitreous.training.start import starting_network
 from vitreous.weights.bundle import Bundle
 

@@ -22,8 +22,7 @@ from vitreous.objectives.supervised import Classification, balance
 from vitreous.training.checkpoint import load_newest
 from vitreous.training.folder import training_from_json, training_to_json
 from vitreous.training.loop import DivergedError, Loop
-from vitreous.training.schedule import StepSchedule
-from vitreous.training.step import train_step
+from vitreous.training.step import StepSchedule, train_step
 
 MODEL = ViTConfig(
     width=16, depth=2, heads=2, mlp_width=32, patch=4, image_size=(8, 8), classes=3, channels=1, dropout=0.1,

@@ -2,9 +2,8 @@
 
 from dataclasses import replace
 
-from vitreous.training.recipes.dataset_stats import DatasetStats
 from vitreous.training.recipes.noise import noised
-from vitreous.training.recipes.supervised import recipe
+from vitreous.training.recipes.supervised import DatasetStats, recipe
 
 MANY = DatasetStats(classes=5, images=40_000, side=32, channels=3)
 

@@ -9,7 +9,7 @@ from vitreous.config.objective import Supervised as SupervisedConfig
 from vitreous.config.train import Optimizer
 from vitreous.objectives.mae import MaskedAutoencoder
 from vitreous.objectives.supervised import Classification
-from vitreous.training.optimizer import Muon, decay_now, make_optimizers, orthogonalise, rate_factor, set_decay
+from vitreous.training.step import Muon, decay_now, make_optimizers, orthogonalise, rate_factor, set_decay
 
 
 def supervised(model):

@@ -15,9 +15,9 @@ from vitreous.objectives.build import build_objective
 from vitreous.objectives.collapse import TELLS
 from vitreous.objectives.setting import Setting
 from vitreous.training.folder import training_from_json, training_to_json
-from vitreous.training.optimizer import make_optimizers
-from vitreous.training.recipes.dataset_stats import DatasetStats
 from vitreous.training.recipes.pretrain import PRETRAINING
+from vitreous.training.recipes.supervised import DatasetStats
+from vitreous.training.step import make_optimizers
 
 SITUATIONS = {
     "cifar": DatasetStats(classes=0, images=50_000, side=32, channels=3),

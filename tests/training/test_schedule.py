@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from vitreous.training.deadline import Replanner, StepTimes
-from vitreous.training.schedule import StepSchedule, parts_done
+from vitreous.training.step import StepSchedule, parts_done
 
 
 def test_without_bends_progress_is_the_share_of_the_steps():

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 from vitreous.config.data import Preprocess
 from vitreous.model.presets import preset
-from vitreous.training.recipes.dataset_stats import DatasetStats
-from vitreous.training.recipes.supervised import small_data
+from vitreous.training.recipes.supervised import DatasetStats, small_data
 
 GIVEN = DatasetStats(
     classes=37,

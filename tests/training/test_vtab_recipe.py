@@ -4,8 +4,7 @@ from dataclasses import replace
 
 from vitreous.config.data import Preprocess
 from vitreous.model.presets import preset
-from vitreous.training.recipes.dataset_stats import DatasetStats
-from vitreous.training.recipes.supervised import recipe
+from vitreous.training.recipes.supervised import DatasetStats, recipe
 
 GIVEN = DatasetStats(
     classes=37,

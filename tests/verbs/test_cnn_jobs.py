@@ -20,9 +20,8 @@ from vitreous.config.data import Preprocess
 from vitreous.config.model import ViTConfig
 from vitreous.model.family import named_config
 from vitreous.training.folder import read_config
-from vitreous.training.optimizer import rate_factor
-from vitreous.training.recipes.dataset_stats import DatasetStats
-from vitreous.training.recipes.supervised import bit, recipe
+from vitreous.training.recipes.supervised import DatasetStats, bit, recipe
+from vitreous.training.step import rate_factor
 from vitreous.weights.bundle import load_bundle, save_bundle
 
 MODELS = {"bit": "bit-r11x0.5@16", "efficientnet": "efficientnet-b0@32"}

@@ -23,8 +23,7 @@ from vitreous.data.source import open_data
 from vitreous.evaluate.places import place_scores
 from vitreous.training.folder import read_config
 from vitreous.training.page import write_report
-from vitreous.training.recipes.dataset_stats import DatasetStats
-from vitreous.training.recipes.supervised import recipe
+from vitreous.training.recipes.supervised import DatasetStats, recipe
 from vitreous.training.recipes.token_label import token_labelled
 from vitreous.training.teaching.teacher import open_teacher
 from vitreous.training.teaching.token_labels import label_tokens, read_examples

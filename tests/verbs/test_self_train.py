@@ -24,9 +24,9 @@ from vitreous.studies.self_training.folder import read_self_training
 from vitreous.studies.self_training.labelling import label_images
 from vitreous.studies.self_training.request import SelfTrainRequest
 from vitreous.studies.self_training.self_training import SelfTraining
+from vitreous.training.context import Runtime
 from vitreous.training.folder import source_digest
 from vitreous.training.recipes.supervised import recipe
-from vitreous.training.runtime import Runtime
 from vitreous.training.start import HOUR, choose_training
 
 QUICK = {"rounds": 2, "epochs": 4, "workers": 0, "model": "F/4@16"}
@@ -64,7 +64,7 @@ def quick(place, out, **more):
 @pytest.fixture
 def no_page(monkeypatch):
     """The pages of single rounds take most of the time."""
-    monkeypatch.setattr("vitreous.verbs.self_train.write_report", lambda run, **more: None)
+    monkeypatch.setattr("vitreous.training.train.write_run_page", lambda *_: None)
 
 
 @pytest.fixture(scope="module")
@@ -293,9 +293,9 @@ def test_a_crash_while_labels_are_made_loses_nothing(place, whole, tmp_path, no_
 
 
 PROGRAM = """
-import vitreous.verbs.self_train as job
-job.write_report = lambda run, **more: None
-job.self_train({labelled!r}, {unsorted!r}, out=out, rounds=2, epochs=4, workers=0, model="F/4@16",
+import vitreous, vitreous.training.train
+vitreous.training.train.write_run_page = lambda *_: None
+vitreous.self_train({labelled!r}, {unsorted!r}, out=out, rounds=2, epochs=4, workers=0, model="F/4@16",
     overrides={{"save_seconds": 0}})
 """
 
@@ -383,7 +383,7 @@ REFUSED = (
     ({"weights": "x", "student": "F/4@16", "model": None}, "student and weights"),
     ({"teacher": "x"}, "model and teacher"),
     ({"out": "unsorted/out"}, "unsorted/out"),
-    ({"changes": {"nothing": "1"}}, "nothing"),
+    ({"overrides": {"nothing": "1"}}, "nothing"),
 )
 
 

@@ -34,7 +34,7 @@ from vitreous.studies.transfer import clock, finetuning, frozen, tasks, training
 from vitreous.studies.transfer.job import training_flops
 from vitreous.training.folder import read_config
 from vitreous.training.recipes import supervised
-from vitreous.training.recipes.dataset_stats import DatasetStats
+from vitreous.training.recipes.supervised import DatasetStats
 from vitreous.weights.bundle import load_bundle
 
 BUDGET = "24s"

@@ -43,11 +43,11 @@ from vitreous.studies.comparison.plan import (
     measured_split,
     open_plan,
 )
+from vitreous.training.context import local_runtime
 from vitreous.training.deadline import parse_budget
 from vitreous.training.folder import run_name, run_place
 from vitreous.training.request import same_place
 from vitreous.training.result import NAMES
-from vitreous.training.runtime import local_runtime
 from vitreous.weights.bundle import Bundle
 
 OWN = ("optimizer.learning_rate", "share", "split_seed")

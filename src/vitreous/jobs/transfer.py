@@ -15,9 +15,9 @@ from vitreous.studies.transfer.clock import TransferClock
 from vitreous.studies.transfer.folder import PAGE, RESULT, TransferFolder, TransferRequest
 from vitreous.studies.transfer.job import TransferJob, at_resolution
 from vitreous.studies.transfer.tasks import ALL, OpenTask, name_tasks, open_task
+from vitreous.training.context import local_runtime
 from vitreous.training.folder import run_name, run_place
 from vitreous.training.request import same_place
-from vitreous.training.runtime import local_runtime
 from vitreous.weights.bundle import weights_digest
 
 

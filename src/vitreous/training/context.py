@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
+import torch
+
 from vitreous.callbacks import Callbacks, Event
 from vitreous.config.train import Training
-from vitreous.data.loader import Loader
+from vitreous.data.loader import Loader, choose_workers
 from vitreous.data.source import Data, Split
+from vitreous.distributed.launcher import local_world_size, refuse_many, world_size
 from vitreous.distributed.meter import Meter
-from vitreous.distributed.world import World
+from vitreous.distributed.process_group import join_world
+from vitreous.distributed.world import World, find_device
+from vitreous.errors import UserError
 from vitreous.model.network import Network
 from vitreous.objectives.objective import Objective
 from vitreous.training.deadline import Deadline, Reserved
@@ -21,9 +26,43 @@ from vitreous.training.folder import ConfigFile, RunConfig
 from vitreous.training.loop import Evaluate, Outcome
 from vitreous.training.request import FitRequest, PretrainRequest
 from vitreous.training.result import FitResult, FrozenProbe, PretrainResult
-from vitreous.training.runtime import Runtime
 from vitreous.training.teaching.teacher import MissingTeacher, Teacher
 from vitreous.weights.bundle import Bundle
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """How a run uses the machine; nothing here overrides what is asked for."""
+
+    workers: int
+    """Processes that decode images, for each that trains."""
+    world: World
+    """The processes that train together, and the device of this one."""
+    tensorboard: bool = False
+    """Write curves for TensorBoard into the run folder."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where to compute."""
+        return self.world.device
+
+
+def local_runtime(workers: int | None, device: str, tensorboard: bool) -> Runtime:
+    """What a person said of the machine, with what they left open filled in; for one process."""
+    refuse_many("a training of this kind")
+    return Runtime(choose_workers(workers), World(device=find_device(device)), tensorboard)
+
+
+def join_runtime(workers: int | None, device: str, shard: bool, tensorboard: bool) -> Runtime:
+    """The same for a training of as many processes as torchrun has started; `shard` divides the weights among them."""
+    if shard and world_size() == 1:
+        raise UserError(
+            "shard: there is one process, and nobody to share the weights with; leave it out, or start "
+            "several with torchrun."
+        )
+    workers = choose_workers(workers, beside=local_world_size())  # what is wrong here is said before anybody is met
+    return Runtime(workers, replace(join_world(device), sharded=shard), tensorboard)
+
 
 Asked = TypeVar("Asked", bound=FitRequest | PretrainRequest)
 Result = TypeVar("Result", bound=FitResult | PretrainResult)

@@ -22,8 +22,7 @@ from vitreous.distributed.meter import Meter
 from vitreous.distributed.world import World
 from vitreous.errors import UserError
 from vitreous.objectives.objective import Objective
-from vitreous.training.schedule import StepSchedule, parts_done
-from vitreous.training.step import Learner, train_step
+from vitreous.training.step import Learner, StepSchedule, parts_done, train_step
 
 Value = TypeVar("Value")
 
@@ -94,6 +93,13 @@ class Deadline:
     def left(self) -> float:
         """Seconds until this process should have ended; never below 0. For one process alone."""
         return max(0.0, self.seconds - EXIT_SECONDS - self._meter.seconds)
+
+    def share(self, parts: float, reserved: float = 0.0) -> float:
+        """Seconds for each of so many equal parts of what is left, beside the writing and `reserved` seconds.
+
+        For one process alone.
+        """
+        return max(0.0, MARGIN * (self.left() - self.writing - reserved) / parts)
 
     def decide(self, measure: Callable[[], Value]) -> Value:
         """What the main process measures, for all."""

@@ -27,14 +27,42 @@ from vitreous.storage.failures import readable_errors
 from vitreous.storage.files import is_unfinished, new_folder, write_file, write_tensors
 from vitreous.storage.lock import LOCK
 from vitreous.storage.overwrite import name_output, real_path
-from vitreous.training.request import FitRequest, PretrainRequest, Request, StudentRequest
+from vitreous.training.request import FitRequest, PretrainRequest, Request, StudentRequest, comparable
 from vitreous.training.result import FrozenProbe
-from vitreous.training.schedule import StepSchedule
+from vitreous.training.step import StepSchedule
 from vitreous.weights.bundle import weights_digest
 
 CONFIG, RESULT, METRICS, REPORT = "config.json", "result.json", "metrics.jsonl", "report.html"
 REQUESTS: dict[str, type[Request]] = {"fit": FitRequest, "student": StudentRequest, "pretrain": PretrainRequest}
 """Kinds of runs, as config.json names them."""
+
+
+@dataclass(frozen=True)
+class DataIdentity:
+    """By what data are known again."""
+
+    classes: tuple[str, ...]
+    splits: dict[Split, int]
+    """How many images each has."""
+    digests: dict[Split, str]
+    """Of the names, sizes and labels of each split's images."""
+
+    @staticmethod
+    def of(data: Data) -> DataIdentity:
+        """As they are now."""
+        return DataIdentity(data.classes, count_images(data), digest_splits(data))
+
+    def what_changed(self, now: DataIdentity) -> str | None:
+        """How the data are not those any more: "has 500 train images, and had 400 when"; None if they are."""
+        if now.classes != self.classes:
+            return "has other classes than when"
+        for split in {**self.splits, **now.splits}:
+            if self.splits.get(split, 0) != now.splits.get(split, 0):
+                return f"has {now.splits.get(split, 0):,} {split} images, and had {self.splits.get(split, 0):,} when"
+        for split, digest in now.digests.items():
+            if self.digests[split] != digest:
+                return f"has other {split} images, or other labels, than when"
+        return None
 
 
 @dataclass(frozen=True)
@@ -74,17 +102,8 @@ class RunConfig:
         return StepSchedule(self.steps, self.replans)
 
     def what_changed(self, data: Data) -> str | None:
-        """How the data differ from those that the training began with: "has 500 train images, and had 400 when"."""
-        if data.classes != self.classes:
-            return "has other classes than when"
-        now = count_images(data)
-        for split in {**self.splits, **now}:
-            if self.splits.get(split, 0) != now.get(split, 0):
-                return f"has {now.get(split, 0):,} {split} images, and had {self.splits.get(split, 0):,} when"
-        for split, digest in digest_splits(data).items():
-            if self.digests[split] != digest:
-                return f"has other {split} images, or other labels, than when"
-        return None
+        """How the data differ from those that the training began with."""
+        return DataIdentity(self.classes, self.splits, self.digests).what_changed(DataIdentity.of(data))
 
     def check_data(self, data: Data, folder: Path) -> None:
         """Refuse to go on with other data than those that the training began with."""
@@ -116,6 +135,13 @@ class RunConfig:
         kind = next(name for name, one in REQUESTS.items() if type(self.request) is one)
         fields = {"kind": kind, **asdict(self), "training": training_to_json(self.training)}
         write_file(folder / CONFIG, json.dumps(fields, indent=2) + "\n")
+
+
+def folder_kind(folder: Path) -> str | None:
+    """What config.json says that a folder holds: a kind of training, or of study; None where it says nothing."""
+    path = folder / CONFIG
+    found = read_json(path) if path.is_file() else None
+    return found.get("kind") if isinstance(found, dict) else None
 
 
 def read_config(folder: Path) -> RunConfig | None:
@@ -185,7 +211,7 @@ def check_same_request(saved: RunConfig, request: Request, folder: Path) -> None
     """Refuse to go on with another request than the one that began the run."""
     if type(request) is not type(saved.request):
         raise UserError(f"{folder}: holds a training of another kind; write to another folder.")
-    ours, theirs = request.comparable(), saved.request.comparable()
+    ours, theirs = comparable(request), comparable(saved.request)
     if differing := [name for name in ours if ours[name] != theirs[name]]:
         name = differing[0]
         raise UserError(

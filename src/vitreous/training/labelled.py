@@ -27,16 +27,23 @@ from vitreous.model.network import Network
 from vitreous.objectives.answers import Answers
 from vitreous.objectives.build import build_objective
 from vitreous.objectives.setting import Setting
-from vitreous.training.card import model_card
 from vitreous.training.context import Ending, Opened, Start, TrainingContext
 from vitreous.training.deadline import MAX_MEASURING, MIN_TIMED_STEPS, Deadline, Reserved
 from vitreous.training.folder import ConfigFile, RunConfig
-from vitreous.training.frozen import StartFeatures, compute_all, fit_classifier, on_device, progress_of, shared_features
 from vitreous.training.image_plan import ImageEstimate, ImageWork, features_in_time, time_images
 from vitreous.training.loop import Outcome
-from vitreous.training.measure import measure_split, work_done
+from vitreous.training.measure import (
+    StartFeatures,
+    compute_all,
+    fit_classifier,
+    measure_split,
+    on_device,
+    progress_of,
+    shared_features,
+    work_done,
+)
 from vitreous.training.request import FitRequest
-from vitreous.training.result import NAMES, FitResult, FrozenProbe, accuracy_lines
+from vitreous.training.result import NAMES, FitResult, FrozenProbe, accuracy_lines, model_card
 from vitreous.training.start import (
     choose_training,
     crop_note,
@@ -67,6 +74,7 @@ class SharedValidation:
 
     seed: int
     count: int
+    seconds_per_image: float
 
 
 @dataclass(frozen=True)
@@ -294,6 +302,8 @@ class Labelled:
     ) -> tuple[dict[Split, int], float]:
         """With a budget, see what an image costs, and how many there is time for."""
         work = self._work(opened, passes=2)
+        if self.validation is not None:  # which was timed before
+            return subsets, self.validation.seconds_per_image
         if context.deadline is None or not work.val + work.test:
             return subsets, 0.0
         estimate = ImageEstimate(work, context.deadline, context.callbacks.message)
@@ -301,7 +311,7 @@ class Labelled:
         source = self._subset(context, opened, subsets, "test" if work.test else "val")
         with closing(self._plain_loader(context, opened, source)) as loader:
             time_images(on_device(timed, context.world.device), loader, estimate, context.world)
-        return subsets if self.validation is not None else estimate.plan.subsets, estimate.seconds_per_image
+        return estimate.plan.subsets, estimate.seconds_per_image
 
     def _plain_loader(self, context: Context, opened: Opened, source: Source) -> Loader:
         return plain_loader(source, opened.training, context.runtime.workers, context.world)

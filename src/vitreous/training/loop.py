@@ -33,8 +33,7 @@ from vitreous.storage.failures import readable_errors
 from vitreous.storage.files import write_file
 from vitreous.training.checkpoint import Checkpoint, Saver, pack_optimizers, unpack_optimizers
 from vitreous.training.parallel import broadcast_parameters, load_full_state
-from vitreous.training.schedule import StepSchedule, parts_done
-from vitreous.training.step import Learner, train_step
+from vitreous.training.step import Learner, StepSchedule, parts_done, train_step
 
 Kept = dict[str, dict[str, Tensor]]
 """Tensors by name, of "model" and of what an objective saves beside it."""

@@ -34,11 +34,11 @@ from vitreous.report.page import looks, page
 from vitreous.report.pretraining import pretraining_page
 from vitreous.storage.files import write_file, write_output
 from vitreous.storage.overwrite import check_file
-from vitreous.training.folder import METRICS, REPORT, RESULT, RunConfig, read_config, records_of
+from vitreous.training.folder import METRICS, REPORT, REQUESTS, RESULT, RunConfig, folder_kind, read_config, records_of
 from vitreous.training.request import FitRequest, PretrainRequest
 from vitreous.training.result import FitResult, PretrainResult, read_result
 from vitreous.training.start import set_aside, some_of
-from vitreous.training.teaching.token_labels import read_examples
+from vitreous.training.teaching.token_labels import EXAMPLES, read_examples
 from vitreous.weights.bundle import CARD, Bundle
 
 EACH = 6
@@ -198,6 +198,8 @@ def read_run(folder: Path) -> Finished | None:
         if (folder / METRICS).exists():
             raise UserError(f"{folder}: the training is not finished; repeat its command to finish it.")
         return None
+    if folder_kind(folder) not in (None, *REQUESTS):  # a study, whose bundle is a model like any other
+        return None
     try:
         config = read_config(folder)
         if config is None:
@@ -269,7 +271,7 @@ def _data_of(config: RunConfig) -> Data | None:
 
 def _taught(folder: Path, config: RunConfig) -> tuple[TaughtImage, ...]:
     """Training images with the token labels that they had, where images and labels still are."""
-    shown = read_examples(folder)
+    shown = read_examples(folder) if (folder / EXAMPLES).exists() else ()
     data = _data_of(config) if shown else None
     if data is None:
         return ()

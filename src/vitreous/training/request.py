@@ -5,7 +5,7 @@ The run folder keeps the request; the same request in the same folder resumes. T
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -14,7 +14,7 @@ from vitreous.arguments import Budget, Epochs, Merge, Pixels, Seed
 from vitreous.config.overrides import as_texts
 from vitreous.errors import UserError
 
-Asked = TypeVar("Asked", bound="TrainingRequest")
+Asked = TypeVar("Asked")
 
 PLACES = ("data", "weights", "distill", "token_labels", "labelled", "unlabelled", "teacher")
 """Fields that name a place."""
@@ -38,18 +38,6 @@ class TrainingRequest:
     overrides: Mapping[str, object] = field(default_factory=dict)
     """NAME=VALUE: Set one field of the recipe, such as batch_size=64, freeze=6, ema=0.99 or
     optimizer.learning_rate=1e-4; may be repeated. config.json in the run folder lists all fields."""
-
-    def comparable(self) -> dict[str, Any]:
-        """Every field, with one text for one thing: however a time or a place was written."""
-        from vitreous.training.deadline import parse_budget
-
-        found: dict[str, Any] = {**asdict(self), "overrides": as_texts(self.overrides)}
-        if self.budget is not None:
-            found["budget"] = parse_budget(self.budget)
-        for name in PLACES:
-            if found.get(name) is not None and ":" not in str(found[name]):
-                found[name] = str(Path(found[name]).resolve())
-        return found
 
     def check(self) -> None:
         """Refuse what makes no sense in any training."""
@@ -172,14 +160,31 @@ class PretrainRequest(TrainingRequest):
 
 
 def request_of(kind: type[Asked], options: Asked) -> Asked:
-    """The request among the options of a verb, as a run folder keeps it: paths as texts, overrides as texts."""
+    """The request among the options of a verb, as its folder keeps it: paths as texts, overrides as texts."""
     values: dict[str, Any] = {}
-    for one in fields(kind):
+    for one in fields(kind):  # type: ignore[arg-type]
         value = getattr(options, one.name)
         if isinstance(value, Path) or one.name in PLACES:
             value = None if value is None else same_place(value)
+        elif isinstance(value, Sequence) and not isinstance(value, str):
+            value = tuple(str(item) if isinstance(item, Path) else item for item in value)
         values[one.name] = as_texts(value) if one.name == "overrides" else value
     return kind(**values)
+
+
+def comparable(request: Any) -> dict[str, Any]:
+    """Every field of a request, with one text for one thing: however a time or a place was written."""
+    from vitreous.training.deadline import parse_budget
+
+    found: dict[str, Any] = asdict(request)
+    if found.get("overrides") is not None:
+        found["overrides"] = as_texts(found["overrides"])
+    if found.get("budget") is not None:
+        found["budget"] = parse_budget(found["budget"])
+    for name in PLACES:
+        if found.get(name) is not None and ":" not in str(found[name]):
+            found[name] = str(Path(found[name]).resolve())
+    return found
 
 
 Request = FitRequest | PretrainRequest

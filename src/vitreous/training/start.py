@@ -29,10 +29,9 @@ from vitreous.model.initialise import whiten_patches
 from vitreous.model.lora import add_lora
 from vitreous.model.network import Network, has_stem, require
 from vitreous.model.vit import ViT
-from vitreous.training.recipes.dataset_stats import DatasetStats
 from vitreous.training.recipes.distill import decide_answers, distilled
 from vitreous.training.recipes.noise import noised
-from vitreous.training.recipes.supervised import recipe
+from vitreous.training.recipes.supervised import DatasetStats, recipe
 from vitreous.training.recipes.token_label import token_labelled
 from vitreous.training.request import FitRequest, StudentRequest
 from vitreous.weights.bundle import Bundle

@@ -29,7 +29,7 @@ from vitreous.storage.files import write_file
 from vitreous.storage.lock import hold_folder
 from vitreous.storage.overwrite import check_folder
 from vitreous.training.checkpoint import has_checkpoint
-from vitreous.training.context import Asked, Ending, Method, Opened, Result, Start, TrainingContext
+from vitreous.training.context import Asked, Ending, Method, Opened, Result, Runtime, Start, TrainingContext
 from vitreous.training.deadline import Deadline, Replanner, StepTimes, plan_steps
 from vitreous.training.folder import (
     RESULT,
@@ -47,9 +47,8 @@ from vitreous.training.folder import (
 from vitreous.training.loop import Loop, Outcome
 from vitreous.training.page import restore_run_page, write_run_page
 from vitreous.training.result import read_result
-from vitreous.training.runtime import Runtime
-from vitreous.training.schedule import StepSchedule
 from vitreous.training.start import training_loader
+from vitreous.training.step import StepSchedule
 from vitreous.training.track import check_tensorboard, tracked
 from vitreous.weights.bundle import Bundle, load_bundle, save_bundle
 

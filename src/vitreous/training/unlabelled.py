@@ -26,7 +26,6 @@ from vitreous.objectives.build import build_objective
 from vitreous.objectives.collapse import Alarm
 from vitreous.objectives.objective import Objective
 from vitreous.objectives.setting import Setting
-from vitreous.training.card import pretrain_card
 from vitreous.training.context import Ending, Opened, Start, TrainingContext
 from vitreous.training.deadline import MAX_MEASURING, Deadline, Reserved
 from vitreous.training.folder import ConfigFile, RunConfig, records_of
@@ -34,7 +33,7 @@ from vitreous.training.image_plan import MIN_IMAGES, ImageCosts, ImageWork, desc
 from vitreous.training.loop import Evaluate, Outcome
 from vitreous.training.recipes.pretrain import PRETRAINING
 from vitreous.training.request import PretrainRequest
-from vitreous.training.result import PretrainResult
+from vitreous.training.result import PretrainResult, pretrain_card
 from vitreous.training.start import ASIDE, dataset_stats, evaluation_loader, set_aside, some_of, whiten
 
 NEIGHBOURS = 20

@@ -34,8 +34,8 @@ class SelfTrain(WorkersOption, DeviceOption, SelfTrainRequest, Verb["SelfTrainRe
     def run(self) -> SelfTrainResult:
         """Train a teacher, then students on its labels; or go on with what the same call began."""
         from vitreous.studies.self_training.self_training import SelfTraining
+        from vitreous.training.context import local_runtime
         from vitreous.training.folder import run_name, run_place
-        from vitreous.training.runtime import local_runtime
 
         self.check()
         run = run_place(self.out, self.labelled, f"{run_name(self.labelled)}-self-train")

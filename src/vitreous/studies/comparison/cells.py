@@ -38,15 +38,15 @@ from vitreous.studies.comparison.plan import (
     CompareRequest,
     measured_split,
 )
+from vitreous.training.context import Runtime
 from vitreous.training.folder import RESULT, read_config
 from vitreous.training.labelled import Labelled, SharedValidation
 from vitreous.training.loop import DivergedError
 from vitreous.training.measure import training_work
 from vitreous.training.request import FitRequest
 from vitreous.training.result import FitResult
-from vitreous.training.runtime import Runtime
-from vitreous.training.schedule import StepSchedule
 from vitreous.training.start import choose_training, plain_loader, split_for
+from vitreous.training.step import StepSchedule
 from vitreous.training.train import train
 from vitreous.weights.bundle import Bundle
 

@@ -15,9 +15,9 @@ from vitreous.model.family import count_parameters, describe
 from vitreous.report.rounds import Round, RoundLabels, RoundScore
 from vitreous.studies.self_training.labelling import ask_teacher, read_labels
 from vitreous.studies.self_training.request import SelfTrainRequest
+from vitreous.training.context import Runtime
 from vitreous.training.folder import read_config
 from vitreous.training.result import FitResult
-from vitreous.training.runtime import Runtime
 from vitreous.training.teaching.teacher import open_teacher
 from vitreous.weights.bundle import load_bundle
 

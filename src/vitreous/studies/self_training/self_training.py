@@ -48,11 +48,11 @@ from vitreous.studies.self_training.rounds import (
     tell_round,
 )
 from vitreous.studies.self_training.student import PseudoLabels, train_first_teacher, train_student
+from vitreous.training.context import Runtime
 from vitreous.training.deadline import parse_budget
 from vitreous.training.folder import REPORT, RESULT, digest_splits, read_config, source_digest
 from vitreous.training.request import FitRequest
 from vitreous.training.result import FitResult, read_result
-from vitreous.training.runtime import Runtime
 from vitreous.training.start import choose_training, split_for
 from vitreous.training.teaching.teacher import open_teacher, teacher_of
 from vitreous.weights.bundle import Bundle, save_bundle

@@ -13,11 +13,10 @@ from vitreous.data.pseudo_labels import Choice, choose_labels
 from vitreous.data.source import Data, Shares, Source
 from vitreous.errors import UserError
 from vitreous.studies.self_training.labelling import Labelling, label_images, read_labels, write_labels
-from vitreous.training.context import TrainingContext
+from vitreous.training.context import Runtime, TrainingContext
 from vitreous.training.labelled import Labelled
 from vitreous.training.request import FitRequest, StudentRequest
 from vitreous.training.result import FitResult
-from vitreous.training.runtime import Runtime
 from vitreous.training.teaching.teacher import open_teacher
 from vitreous.training.train import train
 

@@ -24,9 +24,9 @@ from vitreous.studies.transfer.speed import seconds_per_look
 from vitreous.studies.transfer.tasks import SEED, OpenTask
 from vitreous.studies.transfer.training import TaskPlan, TaskTrainings
 from vitreous.training.folder import read_config, source_digest, training_to_json
-from vitreous.training.frozen import StartFeatures
 from vitreous.training.loop import DivergedError
-from vitreous.training.recipes.dataset_stats import published_side
+from vitreous.training.measure import StartFeatures
+from vitreous.training.recipes.supervised import published_side
 from vitreous.training.result import FitResult
 
 TUNED: tuple[Protocol, ...] = ("vtab-1k", "full")

@@ -24,8 +24,8 @@ from vitreous.studies.transfer.frozen import FROZEN, FrozenFeatures
 from vitreous.studies.transfer.tasks import OpenTask
 from vitreous.studies.transfer.training import TaskTrainings
 from vitreous.studies.transfer.transferring import Transferring, Unit, units_left
+from vitreous.training.context import Runtime
 from vitreous.training.folder import run_name
-from vitreous.training.runtime import Runtime
 from vitreous.weights.adapt import adapt
 from vitreous.weights.bundle import Bundle
 

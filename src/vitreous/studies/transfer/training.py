@@ -10,11 +10,12 @@ from vitreous.callbacks import Callbacks
 from vitreous.config.train import Training
 from vitreous.data.source import Data
 from vitreous.model.family import count_flops
+from vitreous.training.context import Runtime
 from vitreous.training.folder import open_run
-from vitreous.training.labelled import Labelled, StartFeatures
+from vitreous.training.labelled import Labelled
+from vitreous.training.measure import StartFeatures
 from vitreous.training.request import FitRequest
 from vitreous.training.result import FitResult
-from vitreous.training.runtime import Runtime
 from vitreous.training.start import HOUR
 from vitreous.training.train import train
 from vitreous.weights.bundle import Bundle

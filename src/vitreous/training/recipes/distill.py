@@ -10,7 +10,7 @@ from vitreous.config.objective import Distill, Supervised
 from vitreous.config.train import Training
 from vitreous.errors import UserError
 from vitreous.model.family import count_flops
-from vitreous.training.recipes.dataset_stats import with_fields
+from vitreous.training.recipes.supervised import with_fields
 
 AFFORDABLE = 1.0
 """How much of a student's step a teacher may cost that looks at every view: half of the steps are left then."""

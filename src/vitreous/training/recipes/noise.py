@@ -12,7 +12,7 @@ from vitreous.config.efficientnet import EfficientNetConfig
 from vitreous.config.model import ModelConfig
 from vitreous.config.objective import Supervised
 from vitreous.config.train import Training
-from vitreous.training.recipes.dataset_stats import with_fields
+from vitreous.training.recipes.supervised import with_fields
 
 DROPOUT = 0.1
 """Of the activations, as the ViT paper trains: a Vision Transformer drops in every block."""

@@ -11,7 +11,7 @@ from vitreous.config.model import ViTConfig
 from vitreous.config.objective import Dino, Mae, MaskedPatch
 from vitreous.config.train import Optimizer, Training
 from vitreous.errors import UserError
-from vitreous.training.recipes.dataset_stats import (
+from vitreous.training.recipes.supervised import (
     MANY,
     SMALL_SIDE,
     DatasetStats,
