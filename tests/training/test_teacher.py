@@ -13,7 +13,7 @@ from vitreous.config.data import Preprocess
 from vitreous.config.objective import Distill
 from vitreous.config.train import Training
 from vitreous.data.source import open_data
-from vitreous.training.teaching.asking import teacher_answers
+from vitreous.training.teaching.asking import teacher_predictions
 from vitreous.training.teaching.teacher import match_classes, open_teacher
 from vitreous.weights.bundle import bundle_digest, load_bundle, save_bundle
 
@@ -38,10 +38,10 @@ def test_scores_are_those_of_the_datas_classes(bundle):
     teacher = open_teacher(bundle, ("red", "blue"))
     with torch.no_grad():
         every = load_bundle(bundle).model(images)
-    torch.testing.assert_close(teacher.scores(images), every[:, [2, 0]])
+    torch.testing.assert_close(teacher.logits(images), every[:, [2, 0]])
     assert not teacher.network.training
     assert not any(parameter.requires_grad for parameter in teacher.network.parameters())
-    assert not teacher.scores(images).requires_grad
+    assert not teacher.logits(images).requires_grad
 
 
 def test_another_projects_file_is_a_teacher_too(tmp_path):
@@ -101,7 +101,7 @@ ONCE = Distill(targets="soft", answers="image")
 
 def ask(teacher, data, clock=None, look=lambda what, done, total: None):
     training = Training(teacher.network.config, teacher.preprocess, ONCE)
-    return teacher_answers(teacher, training, data.train, 0, clock, Callbacks(progress=look))
+    return teacher_predictions(teacher, training, data.train, 0, clock, Callbacks(progress=look))
 
 
 def test_answers_are_computed_once_and_kept(bundle, data, tmp_path, monkeypatch):

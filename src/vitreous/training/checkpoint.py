@@ -27,7 +27,7 @@ from vitreous.training.parallel import shard_like
 if TYPE_CHECKING:
     from vitreous.training.sharded_checkpoint import ShardedSaver
 
-KEPT = 2
+MAX_CHECKPOINTS = 2
 FILES = ("module", "optimizers", "ema")
 START, SHARDS = "start", "shards"
 
@@ -44,7 +44,7 @@ class Checkpoint:
     ema: dict[str, Tensor]
     best: dict[str, dict[str, Tensor]]
     """Of the network and of what is saved beside it, the tensors at the best evaluation so far; empty before that."""
-    facts: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)
     """What else the loop remembers, as JSON."""
 
 
@@ -56,7 +56,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
         for name in FILES:
             _save(place / f"{name}.safetensors", getattr(checkpoint, name))
         save_best(place, checkpoint.best)
-        (place / "state.json").write_text(json.dumps({"step": checkpoint.step, **checkpoint.facts}, indent=1))
+        (place / "state.json").write_text(json.dumps({"step": checkpoint.step, **checkpoint.metadata}, indent=1))
     prune(folder)
     return final
 
@@ -79,7 +79,7 @@ def _save(file: Path, tensors: dict[str, Tensor]) -> None:
 
 def prune(folder: Path) -> None:
     """Remove checkpoints that are no longer needed."""
-    for old in _folders(folder)[:-KEPT]:
+    for old in _folders(folder)[:-MAX_CHECKPOINTS]:
         remove_folder(old)
 
 
@@ -101,13 +101,13 @@ def load_newest(folder: Path, read: Read = read_files) -> tuple[Checkpoint | Non
     for path in reversed(_folders(folder)):
         try:
             check_manifest(path)
-            facts = json.loads((path / "state.json").read_text())
+            metadata = json.loads((path / "state.json").read_text())
             files = read(path)
             best: dict[str, dict[str, Tensor]] = {}
             for key, tensor in _load(path / "best.safetensors").items():
                 module, name = key.split("|")
                 best.setdefault(module, {})[name] = tensor
-            return Checkpoint(step=facts.pop("step"), facts=facts, best=best, **files), damaged
+            return Checkpoint(step=metadata.pop("step"), metadata=metadata, best=best, **files), damaged
         except (UserError, OSError, ValueError, KeyError) as error:
             damaged.append(f"{path}: damaged, the one before is used ({error})")
     return None, damaged
@@ -234,7 +234,7 @@ def _mapped(found: Found, function: Callable[[Tensor], Tensor]) -> Found:
     if point is not None:
         parts = {name: each(getattr(point, name)) for name in FILES}
         best = {module: each(tensors) for module, tensors in point.best.items()}
-        point = Checkpoint(step=point.step, facts=point.facts, best=best, **parts)
+        point = Checkpoint(step=point.step, metadata=point.metadata, best=best, **parts)
     return point, remarks, each(start)
 
 

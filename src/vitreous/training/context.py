@@ -64,15 +64,15 @@ def join_runtime(workers: int | None, device: str, shard: bool, tensorboard: boo
     return Runtime(workers, replace(join_world(device), sharded=shard), tensorboard)
 
 
-Asked = TypeVar("Asked", bound=FitRequest | PretrainRequest)
+RequestT = TypeVar("RequestT", bound=FitRequest | PretrainRequest)
 Result = TypeVar("Result", bound=FitResult | PretrainResult)
 
 
 @dataclass(frozen=True)
-class TrainingContext(Generic[Asked]):
+class TrainingContext(Generic[RequestT]):
     """What all steps of one training are done with."""
 
-    request: Asked
+    request: RequestT
     folder: Path
     runtime: Runtime
     callbacks: Callbacks
@@ -133,7 +133,7 @@ class Ending(Generic[Result]):
     card: str
 
 
-class Method(Protocol[Asked, Result]):
+class Method(Protocol[RequestT, Result]):
     """What differs between learning with labels and without."""
 
     @property
@@ -148,32 +148,32 @@ class Method(Protocol[Asked, Result]):
     def page(self) -> bool:
         """Whether the run gets a page."""
 
-    def open_data(self, context: TrainingContext[Asked]) -> Data:
+    def open_data(self, context: TrainingContext[RequestT]) -> Data:
         """The data that the request names."""
 
-    def open(self, context: TrainingContext[Asked], data: Data, saved: RunConfig | None) -> Opened:
+    def open(self, context: TrainingContext[RequestT], data: Data, saved: RunConfig | None) -> Opened:
         """The weights, the teacher, the recipe's training, and the data in its splits."""
 
     def start(
-        self, context: TrainingContext[Asked], opened: Opened, loader: Loader, saved: RunConfig | None, resumed: bool
+        self, context: TrainingContext[RequestT], opened: Opened, loader: Loader, saved: RunConfig | None, resumed: bool
     ) -> Start:
         """The objective before the first step; resumed: a checkpoint will take its place."""
 
     def reserve(self, opened: Opened, start: Start, deadline: Deadline) -> Reserved:
         """The time that is needed beside the steps."""
 
-    def describe_start(self, context: TrainingContext[Asked], opened: Opened, start: Start, steps: int) -> None:
+    def describe_start(self, context: TrainingContext[RequestT], opened: Opened, start: Start, steps: int) -> None:
         """Say what a person should know before the first step."""
 
-    def watch(self, context: TrainingContext[Asked]) -> Callable[[Event], None]:
+    def watch(self, context: TrainingContext[RequestT]) -> Callable[[Event], None]:
         """The callback of each step."""
 
-    def title(self, context: TrainingContext[Asked], training: Training) -> str:
+    def title(self, context: TrainingContext[RequestT], training: Training) -> str:
         """What it learns by, in a word or two."""
 
     def measure(
         self,
-        context: TrainingContext[Asked],
+        context: TrainingContext[RequestT],
         opened: Opened,
         start: Start,
         config: ConfigFile,

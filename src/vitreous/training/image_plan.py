@@ -1,4 +1,4 @@
-"""How many images are looked at within a deadline: a pure plan, and looking until it is time.
+"""How many images are seen at within a deadline: a pure plan, and looking until it is time.
 
 A training with a budget goes through these stages: start-up, features of training images for a first classifier (with
 weights), steps, validation and test images, and writing. Measuring gets at most a quarter of the time; the classifier
@@ -24,7 +24,7 @@ from vitreous.evaluate.probe import LabelledFeatures
 from vitreous.training.deadline import MARGIN, MAX_MEASURING, MAX_SLOWDOWN, Deadline, format_budget
 
 MIN_IMAGES = 16
-"""Validation or test images that are looked at however short the time is."""
+"""Validation or test images that are seen at however short the time is."""
 TIMING_SECONDS = 1.0
 """After which the cost of looking at an image is known well enough."""
 
@@ -53,7 +53,7 @@ class ImageCosts:
     """What the first seconds have shown, in seconds."""
 
     spent: float
-    """Before the first image was looked at."""
+    """Before the first image was seen at."""
     per_image: float
     """At one image: decoded, and once through the network."""
     writing: float
@@ -64,7 +64,7 @@ class ImageCosts:
 
 @dataclass(frozen=True)
 class ImagePlan:
-    """How many images are looked at, and what is left for steps."""
+    """How many images are seen at, and what is left for steps."""
 
     work: ImageWork
     features: int
@@ -79,13 +79,13 @@ class ImagePlan:
 
     @property
     def complete(self) -> bool:
-        """Whether every image is looked at, and there is time for steps."""
+        """Whether every image is seen at, and there is time for steps."""
         asked = (self.work.features, self.work.val, self.work.test)
         return (self.features, self.val, self.test) == asked and self.training > self.worth
 
     @property
     def subsets(self) -> dict[Split, int]:
-        """Of the splits that are not looked at as a whole, how many images are."""
+        """Of the splits that are not measured as a whole, how many images are."""
         asked: dict[Split, tuple[int, int]] = {
             "train": (self.features, self.work.features),
             "val": (self.val, self.work.val),
@@ -97,33 +97,37 @@ class ImagePlan:
 def plan_images(work: ImageWork, costs: ImageCosts, budget: float) -> ImagePlan:
     """The images that fit into the budget: val and test within their share, then features, then time for steps."""
     free = MARGIN * budget - costs.spent - costs.writing
-    looks = max(0.0, min(MAX_MEASURING * budget, free / 2)) / costs.per_image
-    val, test = _divide(looks, work)
+    passes_left = max(0.0, min(MAX_MEASURING * budget, free / 2)) / costs.per_image
+    val, test = _divide(passes_left, work)
     free -= costs.per_image * (work.passes * val + test)
     each = costs.per_image + costs.learn
     features = min(work.features, max(work.fewest, int(free / each)))
     left, worth = free - each * features, costs.per_image * work.steps
-    return ImagePlan(work, features, _whole(val), _whole(test), left, worth, _enough(work, costs))
+    return ImagePlan(work, features, _floor(val), _floor(test), left, worth, _enough(work, costs))
 
 
-def _divide(looks: float, work: ImageWork) -> tuple[float, float]:
-    """Images of (val, test): half of the looks for each, and what one of them does not need for the other."""
-    for_val = min(work.passes * work.val, max(looks / 2, looks - work.test))
-    for_test = min(work.test, looks - for_val)
+def _divide(passes_left: float, work: ImageWork) -> tuple[float, float]:
+    """Images of (val, test): half of the passes for each, and what one of them does not need for the other."""
+    for_val = min(work.passes * work.val, max(passes_left / 2, passes_left - work.test))
+    for_test = min(work.test, passes_left - for_val)
     return max(min(MIN_IMAGES, work.val), for_val / work.passes), max(min(MIN_IMAGES, work.test), for_test)
 
 
 def _enough(work: ImageWork, costs: ImageCosts) -> float:
-    """The least budget that looks at every image, and leaves as long for steps as the features take."""
-    looks = costs.per_image * (work.passes * work.val + work.test)
+    """The least budget that measures every image, and leaves as long for steps as the features take."""
+    passes_left = costs.per_image * (work.passes * work.val + work.test)
     fixed = costs.spent + costs.writing
     features = (costs.per_image + costs.learn) * work.features
     steps = max(features, costs.per_image * work.steps)
-    least = max(looks / MAX_MEASURING, (fixed + 2 * looks) / MARGIN, (fixed + looks + features + steps) / MARGIN)
+    least = max(
+        passes_left / MAX_MEASURING,
+        (fixed + 2 * passes_left) / MARGIN,
+        (fixed + passes_left + features + steps) / MARGIN,
+    )
     return least * (1 + 1e-6) + 1e-3  # so that rounding leaves no image out
 
 
-def _whole(number: float) -> int:
+def _floor(number: float) -> int:
     """Rounded down, but for what floating-point numbers have lost."""
     return int(number + 1e-9)
 
@@ -146,31 +150,31 @@ def describe_plan(plan: ImagePlan, budget: str) -> str:
 
 
 class ImageEstimate:
-    """What fits into the time, judged again whenever images were looked at; said once, as soon as not all does."""
+    """What fits into the time, judged again whenever images were seen; said once, as soon as not all does."""
 
-    def __init__(self, work: ImageWork, deadline: Deadline, say: Callable[[str], None], learn: float = 0.0) -> None:
-        self.work, self.deadline, self.say, self.learn = work, deadline, say, learn
-        self.began, self.said, self.seconds_per_image = deadline.now(), False, 0.0
+    def __init__(self, work: ImageWork, deadline: Deadline, message: Callable[[str], None], learn: float = 0.0) -> None:
+        self.work, self.deadline, self.message, self.learn = work, deadline, message, learn
+        self.began, self._announced, self.seconds_per_image = deadline.now(), False, 0.0
         self.plan: ImagePlan
 
-    def judge(self, looked: int, last: bool = False) -> bool:
+    def judge(self, seen: int, last: bool = False) -> bool:
         """Whether enough is known after so many images; `last`: there are no more, so it must be."""
         taken = self.deadline.now() - self.began
-        self.seconds_per_image = taken / looked
+        self.seconds_per_image = taken / seen
         costs = ImageCosts(self.began, self.seconds_per_image, self.deadline.writing, self.learn)
         self.plan = plan_images(self.work, costs, self.deadline.seconds)
         known = last or taken >= TIMING_SECONDS
-        if known and not self.said and not self.plan.complete:
-            self.say(describe_plan(self.plan, self.deadline.text))
-            self.said = True
+        if known and not self._announced and not self.plan.complete:
+            self.message(describe_plan(self.plan, self.deadline.text))
+            self._announced = True
         return known
 
 
 def time_images(function: Function, loader: Loader, estimate: ImageEstimate, world: World = ALONE) -> None:
     """Look at images until the estimate knows what one costs."""
     order = np.arange(len(loader.source), dtype=np.int64)
-    _, tried = look_until(function, loader, order, loader.batch_size, estimate.judge, None, world)
-    estimate.judge(len(tried), last=True)
+    _, seen = compute_until(function, loader, order, loader.batch_size, estimate.judge, None, world)
+    estimate.judge(len(seen), last=True)
 
 
 def features_in_time(
@@ -184,19 +188,19 @@ def features_in_time(
     progress: Callable[[int], None] | None = None,
     world: World = ALONE,
 ) -> tuple[LabelledFeatures, int]:
-    """Features and labels of training images, class by class, and how many images of that order were tried.
+    """Features and labels of training images, class by class, and how many images of that order were seen.
 
     count: this many, all if None. estimate: it is asked after each batch whether there is time for more.
     """
     order = balanced_order(loader.source.labels, seed)[:count]
 
-    def enough(tried: int) -> bool:
-        return estimate is not None and estimate.judge(tried) and tried >= estimate.plan.features
+    def enough(seen: int) -> bool:
+        return estimate is not None and estimate.judge(seen) and seen >= estimate.plan.features
 
-    found, tried = look_until(function, loader, order, batch_size, enough, progress, world)
+    found, seen = compute_until(function, loader, order, batch_size, enough, progress, world)
     if estimate is not None:
-        estimate.judge(len(tried), last=True)
-    return found, len(tried)
+        estimate.judge(len(seen), last=True)
+    return found, len(seen)
 
 
 def logits_in_time(
@@ -207,26 +211,26 @@ def logits_in_time(
     progress: Callable[[int], None] | None = None,
     world: World = ALONE,
 ) -> tuple[LabelledFeatures, Index]:
-    """Logits and labels of images, and which were tried, row by row: all, or as many as there is time for.
+    """Logits and labels of images, and which were seen, row by row: all, or as many as there is time for.
 
     seconds_per_image: as planned; where an image takes longer now, so will writing.
     """
     first = 0, 0.0
 
-    def late(tried: int) -> bool:
+    def late(seen: int) -> bool:
         nonlocal first
         now = deadline.now()
         if not first[0]:  # processes had to be started for it, so how long it took tells nothing
-            first = tried, now
-        expected = (tried - first[0]) * seconds_per_image
+            first = seen, now
+        expected = (seen - first[0]) * seconds_per_image
         slowness = min(MAX_SLOWDOWN, max(1.0, (now - first[1]) / expected)) if expected else 1.0
         return now > deadline.seconds - slowness * deadline.writing
 
     order = np.arange(len(loader.source), dtype=np.int64)
-    return look_until(function, loader, order, loader.batch_size, late, progress, world)
+    return compute_until(function, loader, order, loader.batch_size, late, progress, world)
 
 
-def look_until(
+def compute_until(
     function: Function,
     loader: Loader,
     order: Index,
@@ -237,23 +241,23 @@ def look_until(
 ) -> tuple[LabelledFeatures, Index]:
     """What a function says of images in this order, and their labels, until `stop` says yes after so many images.
 
-    Several processes go through the order together, a batch each at a time. Also which images were tried, in the order
+    Several processes go through the order together, a batch each at a time. Also which images were seen, in the order
     of the rows; those that cannot be read have none.
     """
-    tried, each_round = len(order), batch_size * world.size
+    seen, each_round = len(order), batch_size * world.size
 
     def batches() -> Iterator[Batch]:
-        nonlocal tried
+        nonlocal seen
         own = loader.plain_rounds(batch_size, _by_rank(order, batch_size, world)[world.rank])
         for done in range(each_round, len(order) + each_round, each_round):
             if (batch := next(own, None)) is not None:
                 yield batch
             if stop(min(done, len(order))):
-                tried = min(done, len(order))
+                seen = min(done, len(order))
                 return
 
     found = compute_features(function, batches(), len(order), progress, world=world)
-    return found, np.concatenate(_by_rank(order[:tried], batch_size, world))
+    return found, np.concatenate(_by_rank(order[:seen], batch_size, world))
 
 
 def _by_rank(order: Index, batch_size: int, world: World) -> list[Index]:

@@ -53,7 +53,7 @@ from vitreous.training.start import (
     starting_network,
     whiten,
 )
-from vitreous.training.teaching.asking import teacher_answers
+from vitreous.training.teaching.asking import teacher_predictions
 from vitreous.training.teaching.teacher import open_teacher, reopen_teacher
 from vitreous.training.teaching.token_labels import label_tokens, write_examples
 from vitreous.weights.bundle import Bundle, weights_digest
@@ -118,18 +118,18 @@ class Labelled:
             return Opened(split, saved.training, None, saved.weights, teacher, saved.teacher_flops)
         base = self._open_weights(request)
         digest = None if base is None else weights_digest(base.model)
-        taught = None if request.teacher is None else open_teacher(request.teacher, data.classes, device)
+        teacher = None if request.teacher is None else open_teacher(request.teacher, data.classes, device)
         training = choose_training(
             request,
             data,
             base,
             device.type,
-            teacher=None if taught is None else taught.network.config,
+            teacher=None if teacher is None else teacher.network.config,
             typical=self.typical,
             is_split=self.is_split,
         )
-        flops = None if taught is None else float(count_flops(taught.network.config))
-        return Opened(self._split(training, data), training, base, digest, taught, flops)
+        flops = None if teacher is None else float(count_flops(teacher.network.config))
+        return Opened(self._split(training, data), training, base, digest, teacher, flops)
 
     def _open_weights(self, request: FitRequest) -> Bundle | None:
         if self.weights is not None or request.weights is None:
@@ -198,7 +198,7 @@ class Labelled:
         images, world = opened.data.train, context.world
         how = (context.runtime.workers, context.deadline, context.callbacks)
         if isinstance(objective, Distill):
-            return teacher_answers(teacher, opened.training, images, *how)
+            return teacher_predictions(teacher, opened.training, images, *how)
         if world.size > 1:  # each makes its slice, all take about as long, and what is made is kept for all
             own = images.subset(range(len(images))[world.rank_slice(len(images))])
             label_tokens(teacher, opened.training, own, *how)

@@ -35,7 +35,7 @@ from vitreous.training.checkpoint import Checkpoint, Saver, pack_optimizers, unp
 from vitreous.training.parallel import broadcast_parameters, load_full_state
 from vitreous.training.step import Learner, StepSchedule, parts_done, train_step
 
-Kept = dict[str, dict[str, Tensor]]
+BestTensors = dict[str, dict[str, Tensor]]
 """Tensors by name, of "model" and of what an objective saves beside it."""
 
 
@@ -51,7 +51,7 @@ class DivergedError(UserError):
 class Outcome:
     """What a training came to."""
 
-    best: Kept
+    best: BestTensors
     """What to keep, as it was at the best evaluation."""
     best_step: int
     best_metrics: dict[str, float]
@@ -101,7 +101,7 @@ class Loop:
         self.saver = Saver(folder / "checkpoints", self.world)
         self.step = 0
         self.images = 0
-        self.best: Kept = {}
+        self.best: BestTensors = {}
         self.best_step, self.best_metrics = -1, dict[str, float]()
         self.evaluated = -1  # the last step after which the validation split was looked at
         self.history: list[dict[str, float]] = []  # metrics of all evaluations so far
@@ -114,21 +114,21 @@ class Loop:
         return self.schedule.steps
 
     def run(
-        self, listener: Callable[[Event], None] = lambda event: None, stop: Callable[[], bool] = lambda: False
+        self, on_step: Callable[[Event], None] = lambda event: None, stop: Callable[[], bool] = lambda: False
     ) -> Outcome:
         """Train to the end, or until `stop` or a signal says so, in which case all is saved to go on later."""
         self._resume()
         try:
             # a signal comes to one process a step before it comes to another: several stop where they agree to
             with uninterrupted() if self.world.size > 1 else nullcontext():
-                finished = self._take_steps(listener, stop)
+                finished = self._take_steps(on_step, stop)
         except Interrupted:  # never within a step, so what is saved now is whole
             finished = self.world.size > 1 and self.step == self.steps
         if not finished or not self.steps:
             self.save()
         self.saver.finish()
         if not self.best or self.keep_last:  # there was no evaluation yet, or not at this step
-            self._keep(self._result(), self.best_metrics)
+            self._remember_best(self._result(), self.best_metrics)
         return Outcome(
             self.best,
             self.best_step,
@@ -139,7 +139,7 @@ class Loop:
             self.remarks,
         )
 
-    def _take_steps(self, listener: Callable[[Event], None], stop: Callable[[], bool]) -> bool:
+    def _take_steps(self, on_step: Callable[[Event], None], stop: Callable[[], bool]) -> bool:
         """Take all steps that are left, and say whether it came to the last."""
         if self._due():  # before the first step, or where an interruption came between
             self._evaluate()
@@ -159,7 +159,7 @@ class Loop:
             with uninterrupted():
                 record = self._train_step(batch)
             evaluation = self._evaluate() if self._due() else None
-            listener(Event(self.step, self.steps, epoch, record, timer.tick(evaluation is None), evaluation))
+            on_step(Event(self.step, self.steps, epoch, record, timer.tick(evaluation is None), evaluation))
             with uninterrupted():
                 if self.step == self.steps or due:
                     self.save()
@@ -236,9 +236,9 @@ class Loop:
             self._log({"step": self.step, **{f"val_{name}": value for name, value in metrics.items()}})
             self.history.append(metrics)
             if self.keep_last or not self.best or self._is_better(found, metrics):
-                self._keep(found, metrics)
+                self._remember_best(found, metrics)
             self.evaluated = self.step
-        self.learner.parallel.set_aside()
+        self.learner.parallel.offload_full_model()
         return metrics
 
     def _is_better(self, found: Objective, metrics: dict[str, float]) -> bool:
@@ -247,7 +247,7 @@ class Loop:
             return False
         return found.is_better(metrics, self.best_metrics, self.history)
 
-    def _keep(self, objective: Objective, metrics: dict[str, float]) -> None:
+    def _remember_best(self, objective: Objective, metrics: dict[str, float]) -> None:
         """Remember the present weights as the best."""
         kept = {"model": objective.model, **objective.extras()}
         self.best = {name: _copied(module) for name, module in kept.items()}
@@ -270,7 +270,7 @@ class Loop:
 
         All processes come to it after the same step.
         """
-        facts: dict[str, Any] = {
+        metadata: dict[str, Any] = {
             "images": self.images,
             "best_step": self.best_step,
             "best_metrics": self.best_metrics,
@@ -281,7 +281,7 @@ class Loop:
         }
         ema = {} if self.ema is None else self.ema.state_dict()
         optimizers = pack_optimizers(self.learner.optimizers, self.objective)
-        point = Checkpoint(self.step, self.objective.state_dict(), optimizers, ema, self.best, facts)
+        point = Checkpoint(self.step, self.objective.state_dict(), optimizers, ema, self.best, metadata)
         self.saver.save(point, self.start)
 
     def _resume(self) -> None:
@@ -289,10 +289,10 @@ class Loop:
         point, self.remarks, start = self.saver.load(with_start=bool(self.start))
         if point is not None:
             self.step, self.best = point.step, point.best
-            self.images, self.history = point.facts["images"], point.facts["history"]
-            self.first_loss, self.meter.before = point.facts["first_loss"], Cost(**point.facts["spent"])
-            self.best_step, self.best_metrics = point.facts["best_step"], point.facts["best_metrics"]
-            self.evaluated = point.facts.get("evaluated", point.step)  # as it was before this was noted
+            self.images, self.history = point.metadata["images"], point.metadata["history"]
+            self.first_loss, self.meter.before = point.metadata["first_loss"], Cost(**point.metadata["spent"])
+            self.best_step, self.best_metrics = point.metadata["best_step"], point.metadata["best_metrics"]
+            self.evaluated = point.metadata.get("evaluated", point.step)  # as it was before this was noted
             load_full_state(self.objective, point.module)
             unpack_optimizers(point.optimizers, self.learner.optimizers, self.objective)
             if self.ema is not None:

@@ -65,24 +65,24 @@ def compute_all(
 
 
 def shared_features(
-    kept: StartFeatures,
+    shared: StartFeatures,
     opened: Opened,
     loader: Loader,
     function: Function,
     validation: Loader | None,
 ) -> tuple[LabelledFeatures, LabelledFeatures | None]:
     """Features of all images, however short the time; those of an earlier training, where there was one."""
-    if kept.train is None:
+    if shared.train is None:
         began = time.perf_counter()
         batches = loader.plain_batches(inference_batch(opened.training.model))
-        kept.train = compute_features(function, batches, len(opened.data.train))
+        shared.train = compute_features(function, batches, len(opened.data.train))
         if validation is not None:
-            kept.val = compute_features(function, validation.batches(), len(validation.source))
+            shared.val = compute_features(function, validation.batches(), len(validation.source))
         images = sum(map(len, opened.data.splits.values()))
-        kept.seconds_per_image = (time.perf_counter() - began) / images
-    if validation is not None or kept.val is None:
-        return kept.train, kept.val
-    (x, y), (more_x, more_y) = kept.train, kept.val  # the final training learns from what chose, too
+        shared.seconds_per_image = (time.perf_counter() - began) / images
+    if validation is not None or shared.val is None:
+        return shared.train, shared.val
+    (x, y), (more_x, more_y) = shared.train, shared.val  # the final training learns from what chose, too
     return (torch.cat([x, more_x]), torch.cat([y, more_y])), None
 
 

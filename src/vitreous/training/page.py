@@ -37,7 +37,7 @@ from vitreous.storage.overwrite import check_file
 from vitreous.training.folder import METRICS, REPORT, REQUESTS, RESULT, RunConfig, folder_kind, read_config, records_of
 from vitreous.training.request import FitRequest, PretrainRequest
 from vitreous.training.result import FitResult, PretrainResult, read_result
-from vitreous.training.start import set_aside, some_of
+from vitreous.training.start import hold_out, some_of
 from vitreous.training.teaching.token_labels import EXAMPLES, read_examples
 from vitreous.weights.bundle import CARD, Bundle
 
@@ -49,8 +49,10 @@ WORK = 6e11
 """Floating-point operations that looking at them may take: some seconds on two cores."""
 DRAWING = 2.5
 """Seconds that the rest of a page takes on two quiet cores: curves, tables, and images of the weights."""
-SHORT = "The time that the training had was over, so none is shown; vitreous report writes the page again with some."
-GONE = "The images are no longer where they were, so none can be shown."
+NO_TIME_LEFT = (
+    "The time that the training had was over, so none is shown; vitreous report writes the page again with some."
+)
+IMAGES_MISSING = "The images are no longer where they were, so none can be shown."
 
 
 @checked
@@ -100,8 +102,8 @@ def write_report(
     run = None if finished is None else told(place, finished)
     source = None if data is None or isinstance(data, Data) else str(data)
     content = _content(name, place, bundle, run, source, measured, Timeout(seconds))
-    taught = () if finished is None else _taught(Path(place), finished.config)
-    return write(path, page(replace(content, taught=taught)))
+    examples = () if finished is None else _token_label_examples(Path(place), finished.config)
+    return write(path, page(replace(content, taught=examples)))
 
 
 def write_run_page(
@@ -128,7 +130,7 @@ def _page(name: str, place: str, bundle: Bundle, finished: Finished, seconds: fl
     if isinstance(finished.result, PretrainResult):
         return pretraining_page(name, told(place, finished), _rebuilt(Path(place), bundle, finished.config))
     content = _content(name, place, bundle, told(place, finished), None, _recall(finished), Timeout(seconds))
-    return page(replace(content, taught=_taught(Path(place), finished.config)))
+    return page(replace(content, taught=_token_label_examples(Path(place), finished.config)))
 
 
 class Timeout:
@@ -257,8 +259,8 @@ def _measured(finished: Finished) -> list[SplitScores]:
 
 def _spent(bundle: Bundle) -> Cost | None:
     """What the training of a bundle cost, where it says so."""
-    said = bundle.info.get("spent")
-    return Cost(**said) if isinstance(said, dict) else None
+    spent = bundle.info.get("spent")
+    return Cost(**spent) if isinstance(spent, dict) else None
 
 
 def _data_of(config: RunConfig) -> Data | None:
@@ -269,7 +271,7 @@ def _data_of(config: RunConfig) -> Data | None:
         return None
 
 
-def _taught(folder: Path, config: RunConfig) -> tuple[TaughtImage, ...]:
+def _token_label_examples(folder: Path, config: RunConfig) -> tuple[TaughtImage, ...]:
     """Training images with the token labels that they had, where images and labels still are."""
     shown = read_examples(folder) if (folder / EXAMPLES).exists() else ()
     data = _data_of(config) if shown else None
@@ -297,7 +299,7 @@ def _rebuilt(folder: Path, bundle: Bundle, config: RunConfig) -> Image.Image | N
     try:
         opened = open_images(config.request.data)
         config.check_data(opened, folder)
-        held = set_aside(opened, seed).splits["val"]
+        held = hold_out(opened, seed).splits["val"]
         loader = Loader(some_of(held, ROWS, seed), bundle.preprocess, batch_size=ROWS, unreadable_limit=1.0)
         batch = next(iter(loader.batches()))
     except UserError:  # the images are no longer what or where they were: others may have been learned from
@@ -309,20 +311,20 @@ def with_examples(scored: SplitScores, bundle: Bundle, data: Data | None, timeou
     """The split with images that the model was surest of, and what it looked at in them."""
     each = _how_many(bundle.model.config)
     wrong, right = scored.result.surest_wrong[:each], scored.result.surest_right[:each]
-    places = _find(data, {answer.image for answer in (*wrong, *right)}) if data is not None else {}
+    places = _find(data, {prediction.image for prediction in (*wrong, *right)}) if data is not None else {}
     if not places:
-        return replace(scored, without=GONE)
+        return replace(scored, without=IMAGES_MISSING)
     found: dict[ClassifiedImage, Example] = {}
-    for answer in chain.from_iterable(zip_longest(wrong, right)):  # in turns, so that a timeout leaves some of both
-        if answer is None or answer.image not in places:
+    for prediction in chain.from_iterable(zip_longest(wrong, right)):  # in turns, so that a timeout leaves some of both
+        if prediction is None or prediction.image not in places:
             continue
         if timeout.over():
             break
-        if (example := _example(bundle, answer, *places[answer.image])) is not None:
-            found[answer] = example
+        if (example := _example(bundle, prediction, *places[prediction.image])) is not None:
+            found[prediction] = example
     if not found and timeout.over():
-        return replace(scored, without=SHORT)
-    shown, known = ([found[answer] for answer in some if answer in found] for some in (wrong, right))
+        return replace(scored, without=NO_TIME_LEFT)
+    shown, known = ([found[prediction] for prediction in some if prediction in found] for some in (wrong, right))
     return replace(scored, wrong=tuple(shown), right=tuple(known))
 
 
@@ -343,15 +345,15 @@ def _find(data: Data, names: set[str]) -> dict[str, tuple[Source, int]]:
     return found
 
 
-def _example(bundle: Bundle, answer: ClassifiedImage, source: Source, index: int) -> Example | None:
-    """The image and what spoke for the answer, where it can be told; None if it was damaged since it was judged."""
+def _example(bundle: Bundle, prediction: ClassifiedImage, source: Source, index: int) -> Example | None:
+    """The image and what spoke for the prediction, where it can be told; None if it was damaged since it was judged."""
     try:
         sample = Sample(source, index)
         whole = look_at(sample, bundle.preprocess).whole
         overlay = Explainer(bundle).explain(sample).overlay() if can_explain_classes(bundle.model) else None
     except ImageError:
         return None
-    return Example(answer, whole, overlay)
+    return Example(prediction, whole, overlay)
 
 
 def _card(bundle: Bundle) -> str | None:

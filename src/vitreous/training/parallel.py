@@ -43,7 +43,7 @@ class Single:
         """The objective, or a copy that is held alike, with all its weights in this process."""
         return objective
 
-    def set_aside(self) -> None:
+    def offload_full_model(self) -> None:
         """Say that what `whole` gave is not needed until it is asked for again."""
 
 
@@ -78,7 +78,7 @@ class Sharded(Single):
         self.device = world.device
         self.mesh = init_device_mesh(world.device.type, (world.size,))  # left to itself, torch takes the accelerator
         self.plain = copy.deepcopy(objective).requires_grad_(False)  # for `full_model`
-        self.set_aside()
+        self.offload_full_model()
         self.shard_same(objective)
         self.objective = objective
         super().__init__(objective, compiled)
@@ -107,7 +107,7 @@ class Sharded(Single):
         self.plain.load_state_dict(tensors, assign=True)
         return self.plain.to(self.device)
 
-    def set_aside(self) -> None:
+    def offload_full_model(self) -> None:
         """Give back the memory, which the weights were divided to save."""
         nothing = {name: tensor.to("meta") for name, tensor in self.plain.state_dict().items()}
         self.plain.load_state_dict(nothing, assign=True)
@@ -129,7 +129,7 @@ def broadcast_parameters(objective: nn.Module, world: World) -> None:
             tensor.copy_(world.broadcast(tensor))
 
 
-def recompute_blocks(objective: nn.Module) -> None:
+def checkpoint_blocks(objective: nn.Module) -> None:
     """Let blocks forget their activations, and compute them once more on the way back."""
     for module in objective.modules():
         if isinstance(module, Block):

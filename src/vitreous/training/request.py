@@ -14,9 +14,9 @@ from vitreous.arguments import Budget, Epochs, Merge, Pixels, Seed
 from vitreous.config.overrides import as_texts
 from vitreous.errors import UserError
 
-Asked = TypeVar("Asked")
+RequestT = TypeVar("RequestT")
 
-PLACES = ("data", "weights", "distill", "token_labels", "labelled", "unlabelled", "teacher")
+PATH_FIELDS = ("data", "weights", "distill", "token_labels", "labelled", "unlabelled", "teacher")
 """Fields that name a place."""
 
 
@@ -159,12 +159,12 @@ class PretrainRequest(TrainingRequest):
             raise UserError(f"method {self.method!r}: choose one of {', '.join(PRETRAINING)} or supervised.")
 
 
-def request_of(kind: type[Asked], options: Asked) -> Asked:
+def request_of(kind: type[RequestT], options: RequestT) -> RequestT:
     """The request among the options of a verb, as its folder keeps it: paths as texts, overrides as texts."""
     values: dict[str, Any] = {}
     for one in fields(kind):  # type: ignore[arg-type]
         value = getattr(options, one.name)
-        if isinstance(value, Path) or one.name in PLACES:
+        if isinstance(value, Path) or one.name in PATH_FIELDS:
             value = None if value is None else same_place(value)
         elif isinstance(value, Sequence) and not isinstance(value, str):
             value = tuple(str(item) if isinstance(item, Path) else item for item in value)
@@ -181,7 +181,7 @@ def comparable(request: Any) -> dict[str, Any]:
         found["overrides"] = as_texts(found["overrides"])
     if found.get("budget") is not None:
         found["budget"] = parse_budget(found["budget"])
-    for name in PLACES:
+    for name in PATH_FIELDS:
         if found.get(name) is not None and ":" not in str(found[name]):
             found[name] = str(Path(found[name]).resolve())
     return found

@@ -117,7 +117,7 @@ def _prepare(temporary: Path, final: Path, checkpoint: Checkpoint) -> None:
         remove_folder(temporary)
         (temporary / SHARDS).mkdir(parents=True)
         save_best(temporary, checkpoint.best)
-        state = {"step": checkpoint.step, **checkpoint.facts}
+        state = {"step": checkpoint.step, **checkpoint.metadata}
         (temporary / "state.json").write_text(json.dumps(state, indent=1))
 
 

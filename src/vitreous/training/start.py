@@ -29,14 +29,14 @@ from vitreous.model.initialise import whiten_patches
 from vitreous.model.lora import add_lora
 from vitreous.model.network import Network, has_stem, require
 from vitreous.model.vit import ViT
-from vitreous.training.recipes.distill import decide_answers, distilled
+from vitreous.training.recipes.distill import decide_predictions, distilled
 from vitreous.training.recipes.noise import noised
 from vitreous.training.recipes.supervised import DatasetStats, recipe
 from vitreous.training.recipes.token_label import token_labelled
 from vitreous.training.request import FitRequest, StudentRequest
 from vitreous.weights.bundle import Bundle
 
-ASIDE = 500
+MIN_HELD_OUT = 500
 """Images that a training without labels sets aside, where that is less than a tenth and enough for all classes."""
 WHITENING = 20_000_000
 """Pixels that a whitened start is made from, so that large images fit into the memory too."""
@@ -116,7 +116,7 @@ def _from_recipe(request: FitRequest, stats: DatasetStats, teacher: ModelConfig 
     def settle(changed: Training) -> Training:
         if request.distill is None or teacher is None:
             return changed
-        return decide_answers(changed, teacher, request.all_overrides)
+        return decide_predictions(changed, teacher, request.all_overrides)
 
     training = override(training, request.all_overrides, weights=given, settle=settle)
     return _as_long(training) if request.epochs is None else replace(training, epochs=request.epochs)
@@ -178,7 +178,7 @@ def whiten(network: Network, training: Training, source: Source, workers: int) -
     whiten_patches(vit, images, training.seed)
 
 
-def set_aside(data: Data, seed: int) -> Data:
+def hold_out(data: Data, seed: int) -> Data:
     """The data with a small val split, for a training without labels.
 
     Where a class is too small to be split, the images are split without regard to their classes, and have none.
@@ -189,7 +189,7 @@ def set_aside(data: Data, seed: int) -> Data:
     _, counts = np.unique(train.labels, return_counts=True)
     if data.classes and counts.min() < 2:
         data = Data({"train": train.with_labels(np.full(len(train), -1), ())}, (), data.notes)
-    return data.with_validation(min(0.1, max(ASIDE, 2 * len(data.classes)) / len(train)), seed)
+    return data.with_validation(min(0.1, max(MIN_HELD_OUT, 2 * len(data.classes)) / len(train)), seed)
 
 
 def some_of(source: Source, most: int, seed: int) -> Source:

@@ -22,7 +22,7 @@ from vitreous.distributed.world import World
 from vitreous.model.network import Role
 from vitreous.model.precision import precision
 from vitreous.objectives.objective import Objective
-from vitreous.training.parallel import Single, full_tensor, parallelise, recompute_blocks, shard_like
+from vitreous.training.parallel import Single, checkpoint_blocks, full_tensor, parallelise, shard_like
 
 
 class StepSchedule:
@@ -204,7 +204,7 @@ class Learner:
     def __post_init__(self) -> None:
         self.objective.to(self.world.device)
         if self.training.activation_checkpointing:
-            recompute_blocks(self.objective)
+            checkpoint_blocks(self.objective)
         self.parallel = parallelise(self.objective, self.world, self.training.compile)
         self.optimizers = make_optimizers(self.objective, self.training.optimizer)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from vitreous.callbacks import Event
 from vitreous.errors import UserError
 
-Listener = Callable[[Event], None]
+StepCallback = Callable[[Event], None]
 
 
 def check_tensorboard() -> None:
@@ -20,8 +20,8 @@ def check_tensorboard() -> None:
 
 
 @contextmanager
-def tracked(listener: Listener, folder: Path) -> Iterator[Listener]:
-    """The listener, which now also writes each step's metrics to RUN/tensorboard."""
+def tracked(on_step: StepCallback, folder: Path) -> Iterator[StepCallback]:
+    """The on_step, which now also writes each step's metrics to RUN/tensorboard."""
     from torch.utils.tensorboard import SummaryWriter
 
     with ExitStack() as stack:
@@ -36,6 +36,6 @@ def tracked(listener: Listener, folder: Path) -> Iterator[Listener]:
             metrics |= {f"validation/{name}": value for name, value in (event.evaluation or {}).items()}
             for name, value in metrics.items():
                 writer.add_scalar(name, value, event.step)
-            listener(event)
+            on_step(event)
 
         yield both

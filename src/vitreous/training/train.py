@@ -29,7 +29,7 @@ from vitreous.storage.files import write_file
 from vitreous.storage.lock import hold_folder
 from vitreous.storage.overwrite import check_folder
 from vitreous.training.checkpoint import has_checkpoint
-from vitreous.training.context import Asked, Ending, Method, Opened, Result, Runtime, Start, TrainingContext
+from vitreous.training.context import Ending, Method, Opened, RequestT, Result, Runtime, Start, TrainingContext
 from vitreous.training.deadline import Deadline, Replanner, StepTimes, plan_steps
 from vitreous.training.folder import (
     RESULT,
@@ -57,11 +57,11 @@ ONE_STEP = "With what is left to measure and to write, the time is up: one step 
 
 
 def train(
-    request: Asked,
+    request: RequestT,
     folder: Path,
     runtime: Runtime,
     callbacks: Callbacks,
-    method: Method[Asked, Result],
+    method: Method[RequestT, Result],
     *,
     overwrite: bool = False,
 ) -> Result:
@@ -109,13 +109,13 @@ def _failures_announced() -> Iterator[None]:
 
 
 def _begin(
-    request: Asked,
+    request: RequestT,
     folder: Path,
     runtime: Runtime,
     callbacks: Callbacks,
-    method: Method[Asked, Result],
+    method: Method[RequestT, Result],
     loaders: ExitStack,
-) -> TrainingContext[Asked]:
+) -> TrainingContext[RequestT]:
     if runtime.tensorboard:
         check_tensorboard()
     meter, world = Meter(began=callbacks.started), runtime.world
@@ -125,7 +125,7 @@ def _begin(
     return TrainingContext(request, folder, runtime, callbacks, meter, deadline, loaders)
 
 
-def _open_folder(context: TrainingContext[Asked]) -> RunConfig | None:
+def _open_folder(context: TrainingContext[RequestT]) -> RunConfig | None:
     """The configuration of the training that was begun in the folder; refused where the request is another."""
     saved = open_run(context.folder)
     if saved is not None:
@@ -133,7 +133,7 @@ def _open_folder(context: TrainingContext[Asked]) -> RunConfig | None:
     return saved
 
 
-def _finished(context: TrainingContext[Asked], method: Method[Asked, Result], saved: RunConfig) -> Result | None:
+def _finished(context: TrainingContext[RequestT], method: Method[RequestT, Result], saved: RunConfig) -> Result | None:
     """What a finished training came to; None if it is not finished, or if its bundle has to be written again."""
     folder, message = context.folder, context.callbacks.message
     if not (folder / RESULT).exists():
@@ -182,7 +182,7 @@ def _open_consistent(open_data: Callable[[], Data], place: str, world: World) ->
     return opened
 
 
-def _resuming(context: TrainingContext[Asked], saved: RunConfig) -> TrainingContext[Asked]:
+def _resuming(context: TrainingContext[RequestT], saved: RunConfig) -> TrainingContext[RequestT]:
     """Without a deadline: resuming exactly comes before the time."""
     if context.deadline is not None:
         context.callbacks.message(
@@ -192,7 +192,9 @@ def _resuming(context: TrainingContext[Asked], saved: RunConfig) -> TrainingCont
     return replace(context, deadline=None)
 
 
-def _claim_folder(context: TrainingContext[Asked], saved: RunConfig | None, held: ExitStack, overwrite: bool) -> bool:
+def _claim_folder(
+    context: TrainingContext[RequestT], saved: RunConfig | None, held: ExitStack, overwrite: bool
+) -> bool:
     """Make the run folder ours until the end, and say whether it has a checkpoint.
 
     One that is another's, or that another training is in, is refused.
@@ -209,7 +211,7 @@ def _claim_folder(context: TrainingContext[Asked], saved: RunConfig | None, held
     return has_checkpoint(folder / "checkpoints")
 
 
-def _say_what(context: TrainingContext[Asked], opened: Opened, title: str, resumed: bool) -> None:
+def _say_what(context: TrainingContext[RequestT], opened: Opened, title: str, resumed: bool) -> None:
     model, data = opened.training.model, opened.data
     images = ", ".join(f"{len(source):,} {split}" for split, source in data.splits.items())
     classes = f" of {len(data.classes)} classes" if data.classes else ""
@@ -222,8 +224,8 @@ def _say_what(context: TrainingContext[Asked], opened: Opened, title: str, resum
 
 
 def _plan(
-    context: TrainingContext[Asked],
-    method: Method[Asked, Result],
+    context: TrainingContext[RequestT],
+    method: Method[RequestT, Result],
     data: Data,
     opened: Opened,
     start: Start,
@@ -257,8 +259,8 @@ def _plan(
 
 
 def _take_steps(
-    context: TrainingContext[Asked],
-    method: Method[Asked, Result],
+    context: TrainingContext[RequestT],
+    method: Method[RequestT, Result],
     opened: Opened,
     start: Start,
     config: ConfigFile,
@@ -300,8 +302,8 @@ def _kept_network(training: Training, outcome: Outcome) -> Network:
 
 
 def _write(
-    context: TrainingContext[Asked],
-    method: Method[Asked, Result],
+    context: TrainingContext[RequestT],
+    method: Method[RequestT, Result],
     opened: Opened,
     network: Network,
     outcome: Outcome,

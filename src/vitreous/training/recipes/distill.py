@@ -30,7 +30,7 @@ def distilled(training: Training, scratch: bool) -> Training:
     return replace(training, model=model, objective=Distill(**asdict(training.objective)))
 
 
-def decide_answers(training: Training, teacher: ModelConfig, overrides: Iterable[str] = ()) -> Training:
+def decide_predictions(training: Training, teacher: ModelConfig, overrides: Iterable[str] = ()) -> Training:
     """The training with how the teacher is asked, and what of its answers is learned, unless a person changed that.
 
     It looks at every view, and its choice is learned; one that costs much looks at each image once instead. Of

@@ -18,7 +18,7 @@ from vitreous.config.train import Training
 from vitreous.data.loader import Loader
 from vitreous.data.source import Source
 from vitreous.errors import UserError
-from vitreous.evaluate.feature_cache import FeatureCache, StoredFeatures, answers_key, default_folder
+from vitreous.evaluate.feature_cache import FeatureCache, StoredFeatures, logits_key
 from vitreous.memory import check_memory
 from vitreous.model.family import inference_batch
 from vitreous.model.network import check_numbers
@@ -27,7 +27,7 @@ from vitreous.training.deadline import Deadline, format_budget
 from vitreous.training.image_plan import TIMING_SECONDS
 from vitreous.training.teaching.teacher import MissingTeacher, Teacher, present
 
-MOST = 0.5
+MAX_TEACHER_FRACTION = 0.5
 """The share of a budget that may be gone when a teacher has looked at all images; the student needs the rest."""
 
 
@@ -45,15 +45,15 @@ class Asking:
 def ask(
     teacher: Teacher,
     source: Source,
-    answer: Callable[[Tensor], Tensor],
+    predict: Callable[[Tensor], Tensor],
     how: Asking,
     *,
     preprocess: Preprocess | None = None,
     unreadable_limit: float | None = 1.0,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """(B,) int64 numbers of images and (B, ...) what `answer` says of them, batch by batch, on the processor.
+    """(B,) int64 numbers of images and (B, ...) what `predict` says of them, batch by batch, on the processor.
 
-    Images that cannot be read are left out. answer: of (B, C, H, W) on the teacher's device, normalised by
+    Images that cannot be read are left out. predict: of (B, C, H, W) on the teacher's device, normalised by
     `preprocess`, which is the teacher's own if None is given.
     """
     began, done = 0.0 if how.deadline is None else how.deadline.now(), 0
@@ -67,9 +67,9 @@ def ask(
     )
     with closing(loader):
         for batch in loader.batches():
-            answers = answer(batch.images.to(teacher.device)).float().cpu()
-            check_numbers(answers, "scores", Path(teacher.place))
-            yield batch.index, answers
+            predictions = predict(batch.images.to(teacher.device)).float().cpu()
+            check_numbers(predictions, "scores", Path(teacher.place))
+            yield batch.index, predictions
             done += len(batch.index)
             how.callbacks.progress("the teacher looks at the training images", done, len(source))
             if how.deadline is not None and (taken := how.deadline.now() - began) >= TIMING_SECONDS:
@@ -78,14 +78,15 @@ def ask(
 
 def check_time(left: float, deadline: Deadline, place: str, advice: str) -> None:
     """Refuse a teacher that needs so many more seconds that too little time remains for the student."""
-    if left and (end := deadline.now() + left) > MOST * deadline.seconds:
+    if left and (end := deadline.now() + left) > MAX_TEACHER_FRACTION * deadline.seconds:
         raise UserError(
             f"budget {deadline.text}: the teacher {place} needs about {left:.0f} s more to look at all images "
-            f"once, which leaves too little time to learn from it; give {format_budget(end / MOST)} or more, {advice}."
+            "once, which leaves too little time to learn from it; give "
+            f"{format_budget(end / MAX_TEACHER_FRACTION)} or more, {advice}."
         )
 
 
-def teacher_answers(
+def teacher_predictions(
     teacher: Teacher | MissingTeacher,
     training: Training,
     source: Source,
@@ -97,25 +98,25 @@ def teacher_answers(
     assert isinstance(training.objective, Distill)
     if training.objective.answers == "view":
         here = present(teacher, "it is asked in every step")
-        return ViewAnswers(here.scores, here.preprocess, training.preprocess)
-    cache = FeatureCache(default_folder())
+        return ViewAnswers(here.logits, here.preprocess, training.preprocess)
+    cache = FeatureCache()
     told = partial(callbacks.progress, "reading the training images")
-    key = answers_key(teacher.digest, source, told)
+    key = logits_key(teacher.digest, source, told)
     if (stored := cache.get(key)) is None:
         here = present(teacher, "its answers are not kept any more")
         how = Asking(workers, deadline, callbacks, "a smaller teacher, or set objective.answers=view")
-        stored = StoredFeatures(_look(here, source, how), torch.arange(len(source)))
+        stored = StoredFeatures(_predict_all(here, source, how), torch.arange(len(source)))
         cache.put(key, stored)
     for remark in cache.remarks:
         callbacks.message(remark)
     return ImageAnswers(stored.features.to(teacher.device))
 
 
-def _look(teacher: Teacher, source: Source, how: Asking) -> Tensor:
+def _predict_all(teacher: Teacher, source: Source, how: Asking) -> Tensor:
     """(n, K) float32: its scores of each image as evaluation sees it; zeros where one cannot be read."""
     count, classes = len(source), len(teacher.columns)
     check_memory(4 * count * classes, f"a teacher's answers for {count:,} images", "set objective.answers=view")
     scores = torch.zeros(count, classes)
-    for index, found in ask(teacher, source, teacher.scores, how):
+    for index, found in ask(teacher, source, teacher.logits, how):
         scores[index] = found
     return scores

@@ -34,8 +34,8 @@ class Teacher:
     device: torch.device | None = None
     """Where it computes; None: on the processor."""
 
-    def scores(self, images: Tensor) -> Tensor:
-        """(B, K) scores of the data's classes, in their order, of images (B, C, H, W) normalised as it has them."""
+    def logits(self, images: Tensor) -> Tensor:
+        """(B, K) logits of the data's classes, in their order, of images (B, C, H, W) normalised as it has them."""
         with torch.no_grad():
             found: Tensor = self.network(images)[:, self.columns]
         return found
