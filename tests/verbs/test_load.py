@@ -23,6 +23,17 @@ def test_fit_load_predict_evaluate(tmp_path):
     assert isinstance(model.vit, vitreous.ViT)
 
 
+def test_a_prediction_shows_itself_in_a_notebook(tmp_path):
+    found = vitreous.load(make_bundle(tmp_path / "b")).predict(make_images(tmp_path / "<p>", count=1) / "red" / "0.png")
+    shown = found._repr_html_()
+    assert all(f"<td>{one.label}</td><td>{one.score:.1%}</td>" in shown for one in found.top)
+    assert "&lt;p&gt;/red/0.png" in shown
+    assert "<p>" not in shown
+    (tmp_path / "x.png").write_text("text")
+    broken = vitreous.load(tmp_path / "b").predict(tmp_path / "x.png")
+    assert broken.error.partition(" ")[0] in broken._repr_html_()
+
+
 def test_one_image_has_one_prediction_and_a_list_has_a_list(tmp_path):
     model = vitreous.load(make_bundle(tmp_path / "b"))
     root = make_images(tmp_path / "p", count=1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import Any, NamedTuple
 
 import torch
@@ -53,6 +54,12 @@ class Prediction:
             return {"path": self.path, "error": self.error}
         top = [{"label": one.label, "score": one.score} for one in self.top]
         return {"path": self.path, "label": self.label, "score": self.score, "top": top}
+
+    def _repr_html_(self) -> str:
+        """A table of labels and scores, for a notebook."""
+        rows = [(one.label, f"{one.score:.1%}") for one in self.top] if self.error is None else [("error", self.error)]
+        cells = "".join(f"<tr><td>{escape(label)}</td><td>{escape(text)}</td></tr>" for label, text in rows)
+        return f"<table><caption>{escape(self.path)}</caption>{cells}</table>"
 
 
 class NamedImage(NamedTuple):
