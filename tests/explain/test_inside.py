@@ -23,7 +23,7 @@ def test_one_pass_has_the_maps_of_all_layers(subtests):
             for layer in range(model.config.depth):
                 torch.testing.assert_close(found.attention[layer], attention[layer][0])
                 torch.testing.assert_close(found.rollout[layer], rollout[layer][0, 0])
-            torch.testing.assert_close(found.scores, scores[0])
+            torch.testing.assert_close(found.logits, scores[0])
             assert (found.pooling is None) == (changes.get("pool") != "attention")
             assert found.groups is None
 

@@ -9,7 +9,7 @@ import torch
 from support.numpy_vit import NumpyViT, softmax
 from support.tiny_models import random_images, random_model
 from vitreous.explain import relevance
-from vitreous.explain.relevance import evidence, gradcam_maps, relevance_maps
+from vitreous.explain.relevance import gradcam_maps, relevance_maps
 from vitreous.model import neighbourhood
 
 VARIANTS = {
@@ -213,10 +213,12 @@ def test_nothing_of_a_call_stays_in_memory(monkeypatch, changes):
     assert [one() for one in made] == [None]
 
 
-def test_evidence_is_the_log_odds_and_keeps_its_slope_where_the_model_is_sure():
+def test_log_odds_keep_their_slope_where_the_model_is_confident():
     scores = torch.tensor([[1.0, 2.0, 0.5]])
     p = scores.softmax(1)[0, 1]
-    assert evidence(scores, torch.tensor([1])).item() == pytest.approx(torch.log(p / (1 - p)).item(), rel=1e-5)
+    assert relevance.log_odds(scores, torch.tensor([1])).item() == pytest.approx(
+        torch.log(p / (1 - p)).item(), rel=1e-5
+    )
     sure = torch.tensor([[50.0, 0.0, 0.0]], requires_grad=True)
-    evidence(sure, torch.tensor([0])).sum().backward()
+    relevance.log_odds(sure, torch.tensor([0])).sum().backward()
     torch.testing.assert_close(sure.grad, torch.tensor([[1.0, -0.5, -0.5]]))

@@ -22,11 +22,15 @@ def test_every_quantity_is_the_paper_s(subtests):
                 found = follow(model, images, cell=cell, layer=layer, head=head)
                 rows, columns = found.grid
                 assert found.cell == (rows // 2 * columns + columns // 2 if cell is None else cell)
-                assert found.asker == (0 if cell is None and c.pool.startswith("class") else c.prefix + found.cell)
+                assert found.query_token == (
+                    0 if cell is None and c.pool.startswith("class") else c.prefix + found.cell
+                )
                 assert found.layer == layer % c.depth
-                truth = expected_steps(model, images[0].double().numpy(), found.cell, found.asker, found.layer, head)
+                truth = expected_steps(
+                    model, images[0].double().numpy(), found.cell, found.query_token, found.layer, head
+                )
                 compared = {field.name for field in fields(Steps)} - set(truth)
-                assert compared == {"config", "grid", "cell", "layer", "head", "asker", "pooled"}
+                assert compared == {"config", "grid", "cell", "layer", "head", "query_token", "pooled"}
                 for quantity, expected in truth.items():
                     shown = getattr(found, quantity)
                     if expected is None:

@@ -80,16 +80,14 @@ def test_every_number_on_the_page_is_the_paper_s(tmp_path, subtests):
             mode = "RGB" if c.channels == 3 else "L"
             image = normalise(eval_view(make_image().convert(mode), p)[None], p)[0].double().numpy()
             for query, layer, head in ((None, -1, 0), ((9.0, 12.0), 0, 2)):
-                path = write_page(
-                    bundle, tmp_path / "a.png", out=tmp_path / "out", layer=layer, head=head, query=query
-                )
+                path = write_page(bundle, tmp_path / "a.png", out=tmp_path / "out", layer=layer, head=head, query=query)
                 shown = Shown(path.read_text(encoding="utf-8"))
                 rows, columns = -(-c.image_size[0] // 4), -(-c.image_size[1] // 4)
                 cell = int(re.search(r"<b>k</b><sub>(\d+)</sub>", shown.html)[1]) - 1
                 if query is None:
                     assert cell == rows // 2 * columns + columns // 2
-                asker = 0 if query is None and c.pool.startswith("class") else c.prefix + cell
-                truth = expected_steps(bundle.model, image, cell, asker, layer % c.depth, head)
+                query_token = 0 if query is None and c.pool.startswith("class") else c.prefix + cell
+                truth = expected_steps(bundle.model, image, cell, query_token, layer % c.depth, head)
                 check_vectors(shown, truth, c, cell)
                 check_scores(shown, truth, c, cell)
                 check_classes(shown, truth)
@@ -142,14 +140,14 @@ def check_scores(shown, truth, c, cell):
 
 def check_classes(shown, truth):
     found = [row for row in shown.cells if row and row[0].startswith("<class")]
-    if truth["chances"] is None:
+    if truth["probabilities"] is None:
         assert not found
         return
-    order = np.argsort(-truth["chances"])[:5]
+    order = np.argsort(-truth["probabilities"])[:5]
     assert [row[0] for row in found] == [f"<class {k}>" for k in order]
     assert [float(row[1]) for row in found] == pytest.approx(truth["logits"][order].tolist(), abs=1e-3)
     shares = [float(row[2].split()[0]) for row in found]
-    assert shares == pytest.approx((100 * truth["chances"][order]).tolist(), abs=0.06)
+    assert shares == pytest.approx((100 * truth["probabilities"][order]).tolist(), abs=0.06)
 
 
 def test_names_cannot_break_it_and_it_needs_nothing_else(tmp_path):

@@ -5,7 +5,7 @@ import numpy as np
 from support.numpy_vit import NumpyViT, softmax
 
 
-def expected_steps(model, image, cell, asker, layer, head):
+def expected_steps(model, image, cell, query_token, layer, head):
     """The fields of `Steps` from the state dict alone, in float64."""
     c = model.config
     truth = NumpyViT(c, model.state_dict())
@@ -25,16 +25,16 @@ def expected_steps(model, image, cell, asker, layer, head):
     q, k, v = (qkv[:, i * c.width + head * d : i * c.width + (head + 1) * d] for i in range(3))
     if c.qk_norm:
         q, k = truth.norm(q, f"{name}.attn.q_norm"), truth.norm(k, f"{name}.attn.k_norm")
-    products = k @ q[asker]
+    products = k @ q[query_token]
     bias = None
     if c.position == "relative":
-        bias = truth.relative(f"{name}.attn.rel_pos.relative_position_bias_table", head, None)[asker]
+        bias = truth.relative(f"{name}.attn.rel_pos.relative_position_bias_table", head, None)[query_token]
     scores = products / np.sqrt(d) + (0 if bias is None else bias)
-    seen = truth.seen(name, None)[asker]
+    seen = truth.seen(name, None)[query_token]
     weights = seen * np.exp(scores) / (seen * np.exp(scores)).sum()
-    attention = [one[:, asker] for one in truth.attention]  # a layer: (h, T)
-    attended = w.get(f"{name}.ls1.gamma", 1) * truth.msa(x, f"{name}.attn", None)[asker]
-    middle = z[asker] + attended if first else truth.norm(z[asker] + attended, f"{name}.norm1")
+    attention = [one[:, query_token] for one in truth.attention]  # a layer: (h, T)
+    attended = w.get(f"{name}.ls1.gamma", 1) * truth.msa(x, f"{name}.attn", None)[query_token]
+    middle = z[query_token] + attended if first else truth.norm(z[query_token] + attended, f"{name}.norm1")
     mlp = w.get(f"{name}.ls2.gamma", 1) * truth.mlp(
         truth.norm(middle, f"{name}.norm2") if first else middle, f"{name}.mlp"
     )
@@ -48,10 +48,10 @@ def expected_steps(model, image, cell, asker, layer, head):
         "class_position": w["pos_embed"][0, 0] if has_class_position else None,
         "position": None if c.position in ("none", "relative") else truth.cell_position(row, column),
         "token": z0[c.prefix + cell],
-        "asker_token": z0[asker],
-        "before": z[asker],
-        "normed": x[asker],
-        "query": q[asker],
+        "query_embedding": z0[query_token],
+        "before": z[query_token],
+        "normed": x[query_token],
+        "query": q[query_token],
         "keys": k,
         "values": v,
         "products": products,
@@ -64,9 +64,9 @@ def expected_steps(model, image, cell, asker, layer, head):
         "attended": attended,
         "middle": middle,
         "mlp": mlp,
-        "after": truth.tokens[layer][asker],
+        "after": truth.tokens[layer][query_token],
         "layers": np.stack([one.mean(0) for one in attention]),
         "representation": truth.norm(y, "fc_norm") if c.norm_after_pool else y,
         "logits": answer if c.classes else None,
-        "chances": softmax(answer) if c.classes else None,
+        "probabilities": softmax(answer) if c.classes else None,
     }

@@ -25,7 +25,7 @@ from vitreous import (
 from vitreous.config.data import Preprocess
 from vitreous.config.stem import ResNetStem
 from vitreous.explain.occlusion import occlusion_maps
-from vitreous.explain.relevance import evidence
+from vitreous.explain.relevance import log_odds
 from vitreous.jobs.evaluate import evaluate
 from vitreous.weights.bundle import Bundle, load_bundle, save_bundle
 
@@ -90,7 +90,7 @@ def test_occlusion_paints_what_it_cannot_leave_out(resnet, data):
     target = scores.argmax(1)
     painted = images.clone()
     painted[:, :, 8:16, 16:24] = 0
-    lost = evidence(scores, target) - evidence(bundle.model(painted), target)
+    lost = log_odds(scores, target) - log_odds(bundle.model(painted), target)
     assert maps.shape == (1, 4, 4)
     assert maps[0, 1, 2].item() == pytest.approx(max(0.0, lost.item()), abs=1e-4)
 

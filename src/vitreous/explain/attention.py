@@ -18,23 +18,23 @@ from vitreous.model.trace import Trace
 
 
 class _Rows(Trace):
-    """Keeps of each chosen layer only what the askers see of the patches, (B, h, N): one layer is held at a time."""
+    """Keeps of each layer only the attention of the query tokens to the patches, (B, h, N)."""
 
-    def __init__(self, layers: Sequence[int] | None, askers: slice) -> None:
+    def __init__(self, layers: Sequence[int] | None, query_tokens: slice) -> None:
         super().__init__(layers, tokens=False)
-        self.askers = askers
+        self.query_tokens = query_tokens
 
     def record_attention(self, layer: int, attention: Tensor) -> None:
-        self.attention[layer] = attention[:, :, self.askers, self.prefix :].mean(dim=2)
+        self.attention[layer] = attention[:, :, self.query_tokens, self.prefix :].mean(dim=2)
 
 
 class Rollout(Trace):
-    """Multiplies the attention of all layers as they come, and keeps the askers' rows after each wanted one."""
+    """Multiplies the attention of all layers as they come, and keeps the query tokens' rows after each wanted one."""
 
-    def __init__(self, wanted: Sequence[int] | None, askers: slice) -> None:
+    def __init__(self, wanted: Sequence[int] | None, query_tokens: slice) -> None:
         super().__init__(None, tokens=False)
         self.wanted = wanted
-        self.askers = askers
+        self.query_tokens = query_tokens
         self.rolled: Tensor | None = None
 
     def record_attention(self, layer: int, attention: Tensor) -> None:
@@ -44,7 +44,7 @@ class Rollout(Trace):
         mixed = (mixed + stay) / 2
         self.rolled = mixed if self.rolled is None else mixed @ self.rolled
         if self.wanted is None or layer in self.wanted:
-            self.attention[layer] = self.rolled[:, None, self.askers, self.prefix :].mean(dim=2)
+            self.attention[layer] = self.rolled[:, None, self.query_tokens, self.prefix :].mean(dim=2)
 
     def read_by_pooling(self) -> Tensor | None:
         """(B, 1, N): after the last layer, what the learned query of attention pooling reads; None without pooling."""
@@ -54,8 +54,8 @@ class Rollout(Trace):
         return self.pool_attention.mean(dim=1) @ self.rolled[:, self.prefix :, self.prefix :]
 
 
-def askers(model: TracesAttention, query: int | None = None) -> slice:
-    """Which tokens' attention is shown; of several, the mean: the patch `query`, or what the answer is read from."""
+def query_tokens(model: TracesAttention, query: int | None = None) -> slice:
+    """The tokens whose mean attention is shown: the patch `query`, or those that the prediction is read from."""
     if query is None:
         return model.answer_tokens()
     return slice(model.config.prefix + query, model.config.prefix + query + 1)
@@ -64,45 +64,44 @@ def askers(model: TracesAttention, query: int | None = None) -> slice:
 def attention_maps(
     model: TracesAttention, images: Tensor, *, layers: Sequence[int] | None = (-1,), query: int | None = None
 ) -> tuple[dict[int, Tensor], Tensor]:
-    """({layer: (B, h, rows, columns)}, scores (B, K)): the attention that patches get in each layer.
+    """({layer: (B, h, rows, columns)}, logits (B, K)): the attention that patches get in each layer.
 
-    layers: which, None for all. query: the patch that asks; if None, what the model's answer is read from.
+    layers: which, None for all. query: the patch whose attention is shown; None for the prediction's tokens.
     """
-    return _run(model, images, _Rows(layers, askers(model, query)))
+    return _run(model, images, _Rows(layers, query_tokens(model, query)))
 
 
 def rollout_maps(
     model: TracesAttention, images: Tensor, *, layers: Sequence[int] | None = (-1,), query: int | None = None
 ) -> tuple[dict[int, Tensor], Tensor]:
-    """({layer: (B, 1, rows, columns)}, scores (B, K)): attention rollout (Abnar and Zuidema) from the first layer on.
+    """({layer: (B, 1, rows, columns)}, logits (B, K)): attention rollout (Abnar and Zuidema) from the first layer on.
 
-    The mean attention of the heads, with half of each token staying in place, multiplied through the layers. Where the
-    answer is read by attention pooling, the last layer's patches count as much as the pooling looks at them; those of
-    a layer before, whose tokens no pooling reads, count alike.
+    The mean attention of the heads, with half of each token staying in place, multiplied through the layers. With
+    attention pooling, the patches of the last layer are weighted by it; those of other layers count equally.
     """
     depth = model.config.depth
     Trace(layers).check(depth)
     wanted = None if layers is None else [layer % depth for layer in layers]
-    trace = Rollout(wanted, askers(model, query))
-    maps, scores = _run(model, images, trace)
+    trace = Rollout(wanted, query_tokens(model, query))
+    maps, logits = _run(model, images, trace)
     if query is None and (read := trace.read_by_pooling()) is not None and depth - 1 in maps:
         maps[depth - 1] = as_grid(read, trace.grid)
-    return maps, scores
+    return maps, logits
 
 
 def pool_maps(model: TracesAttention, images: Tensor) -> tuple[Tensor, Tensor]:
-    """((B, h, rows, columns), scores (B, K)): what the learned query of attention pooling looks at."""
+    """((B, h, rows, columns), logits (B, K)): what the learned query of attention pooling looks at."""
     trace = Trace((), tokens=False)
     with torch.inference_mode():
-        scores: Tensor = model(images, trace=trace)
+        logits: Tensor = model(images, trace=trace)
     assert trace.pool_attention is not None
-    return as_grid(trace.pool_attention[:, :, 0], trace.grid), scores
+    return as_grid(trace.pool_attention[:, :, 0], trace.grid), logits
 
 
 def _run(model: TracesAttention, images: Tensor, trace: Trace) -> tuple[dict[int, Tensor], Tensor]:
     with torch.inference_mode():
-        scores: Tensor = model(images, trace=trace)
-    return {layer: as_grid(rows, trace.grid) for layer, rows in trace.attention.items()}, scores
+        logits: Tensor = model(images, trace=trace)
+    return {layer: as_grid(rows, trace.grid) for layer, rows in trace.attention.items()}, logits
 
 
 def as_grid(values: Tensor, grid: tuple[int, int]) -> Tensor:

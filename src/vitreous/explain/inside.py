@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitreous.explain.attention import Rollout, as_grid, askers
+from vitreous.explain.attention import Rollout, as_grid, query_tokens
 from vitreous.explain.token_colours import token_colours
 from vitreous.model.network import TracesAttention
 from vitreous.model.trace import Trace
@@ -32,15 +32,15 @@ class Inside:
     """(L, N, 3): the patches' tokens after each layer as colours."""
     groups: Tensor | None
     """(L, N): for each patch the first of those that are one token after the layer; None where none are merged."""
-    scores: Tensor
+    logits: Tensor
     """(K,) the answer; (D,) the representation where there is no classifier."""
 
 
 def look_inside(model: TracesAttention, image: Tensor) -> Inside:
     """All layers of one image (1, C, H, W), normalised, in a single forward pass."""
-    trace = _Inside(askers(model))
+    trace = _Inside(query_tokens(model))
     with torch.inference_mode():
-        scores: Tensor = model(image, trace=trace)
+        logits: Tensor = model(image, trace=trace)
     layers, grid, pool = range(model.config.depth), trace.grid, trace.pool_attention
     rolled = torch.stack([trace.attention[layer][0, 0] for layer in layers])
     if (read := trace.read_by_pooling()) is not None:
@@ -55,7 +55,7 @@ def look_inside(model: TracesAttention, image: Tensor) -> Inside:
         pooling=None if pool is None else as_grid(pool[0, :, 0], grid),
         colours=token_colours(torch.stack([trace.tokens[layer] for layer in layers])),
         groups=groups,
-        scores=scores[0],
+        logits=logits[0],
     )
 
 
@@ -70,14 +70,14 @@ def attention_between_patches(model: TracesAttention, image: Tensor, layer: int)
 class _Inside(Rollout):
     """Beside the rollout, the heads' own rows (h, N) of each layer, and the patches' tokens (N, D)."""
 
-    def __init__(self, askers: slice) -> None:
-        super().__init__(None, askers)
+    def __init__(self, query_tokens: slice) -> None:
+        super().__init__(None, query_tokens)
         self.wants_tokens = True
         self.rows: dict[int, Tensor] = {}
 
     def record_attention(self, layer: int, attention: Tensor) -> None:
         super().record_attention(layer, attention)
-        self.rows[layer] = attention[0, :, self.askers, self.prefix :].mean(dim=1)
+        self.rows[layer] = attention[0, :, self.query_tokens, self.prefix :].mean(dim=1)
 
     def record_tokens(self, layer: int, tokens: Tensor) -> None:
         self.tokens[layer] = tokens[0, self.prefix :]

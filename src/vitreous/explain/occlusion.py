@@ -1,4 +1,4 @@
-"""The slow referee: what happens to the answer when a part of the image is not there.
+"""Occlusion: what happens to the prediction when a part of the image is missing.
 
 A ViT takes any set of patches, so they are left out, not painted over: it sees no grey square that no image ever had
 ("Missingness Bias in Model Debugging", Jain et al.). For other networks, hybrids too, the square cannot be helped:
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from vitreous.config.data import Preprocess
 from vitreous.data.augment import mean_colour
-from vitreous.explain.relevance import evidence
+from vitreous.explain.relevance import log_odds
 from vitreous.model.network import LeavesPatchesOut, Network, can_leave_patches_out
 
 BATCH = 32
@@ -29,7 +29,7 @@ def occlusion_maps(
     window: int | None = None,
     stride: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """((B, rows, columns), scores (B, K)): how much evidence for the class is lost without each patch's surroundings.
+    """((B, rows, columns), logits (B, K)): the loss of log-odds of the class without each patch and its neighbours.
 
     A window of `window` x `window` patches moves in steps of `stride`; a patch gets the mean loss of log-odds of the
     windows that hide it, and 0 where hiding it helps. Unless said otherwise, a window has two sevenths of the grid's
@@ -37,15 +37,15 @@ def occlusion_maps(
     squares of pixels stand for them.
     """
     with torch.inference_mode():
-        scores: Tensor = model(images)
-        targets = scores.argmax(dim=1) if targets is None else targets
+        logits: Tensor = model(images)
+        targets = logits.argmax(dim=1) if targets is None else targets
         grid = occluded_grid(model, (images.shape[2], images.shape[3]))
         window = window or max(1, round(min(grid) * 2 / 7))
         hidden = windows(grid, window, stride or max(1, window * 3 // 4)).to(images.device)
-        whole = evidence(scores, targets)
+        whole = log_odds(logits, targets)
         lost = torch.stack([_lost(model, images[i : i + 1], targets[i], whole[i], hidden) for i in range(len(images))])
     counts = hidden.sum(dim=0)
-    return (lost @ hidden.float() / counts).clamp(min=0).reshape(-1, *grid), scores
+    return (lost @ hidden.float() / counts).clamp(min=0).reshape(-1, *grid), logits
 
 
 def occluded_grid(model: Network | LeavesPatchesOut, size: tuple[int, int]) -> tuple[int, int]:
@@ -67,22 +67,22 @@ def windows(grid: tuple[int, int], window: int, stride: int) -> Tensor:
 
 
 def _lost(model: Network | LeavesPatchesOut, image: Tensor, target: Tensor, whole: Tensor, hidden: Tensor) -> Tensor:
-    """(W,) the evidence that one image loses with each window hidden."""
+    """(W,) the log-odds that one image loses with each window hidden."""
     found = [
-        evidence(scores_without(model, image, part), target.expand(len(part))) for part in torch.split(hidden, BATCH)
+        log_odds(logits_without(model, image, part), target.expand(len(part))) for part in torch.split(hidden, BATCH)
     ]
     return whole - torch.cat(found)
 
 
-def scores_without(model: Network | LeavesPatchesOut, image: Tensor, hidden: Tensor) -> Tensor:
-    """(W, K): the scores of one image (1, C, H, W) with the cells of each row of `hidden` (W, N) not there."""
+def logits_without(model: Network | LeavesPatchesOut, image: Tensor, hidden: Tensor) -> Tensor:
+    """(W, K): the logits of one image (1, C, H, W) without the patches of each row of `hidden` (W, N)."""
     if can_leave_patches_out(model):
         keep = (~hidden).nonzero()[:, 1].reshape(len(hidden), -1)
         return model(image.expand(len(keep), -1, -1, -1), keep=keep)
     size = (image.shape[2], image.shape[3])
     cells = hidden.float().reshape(-1, 1, *occluded_grid(model, size))
-    scores: Tensor = model(image * (1 - F.interpolate(cells, size, mode="nearest")))  # 0 is the mean colour
-    return scores
+    logits: Tensor = model(image * (1 - F.interpolate(cells, size, mode="nearest")))  # 0 is the mean colour
+    return logits
 
 
 def paint_over(view: Tensor, covered: Tensor, preprocess: Preprocess) -> Tensor:

@@ -1,6 +1,6 @@
-"""What an answer rests on: gradient-weighted relevance of attention, and Grad-CAM on tokens or on a feature map.
+"""What a prediction rests on: gradient-weighted relevance of attention, and Grad-CAM on tokens or on a feature map.
 
-All ask how the evidence for a class would change, so all need a backward pass, but only down to the lowest layer that
+All follow the gradient of the class's log-odds, so all need a backward pass, but only down to the lowest layer that
 they use: the layers below run as in a prediction. Letters in shapes: B images, h heads, T tokens, D width, K classes.
 """
 
@@ -18,16 +18,16 @@ from vitreous.model.network import HasFeatureMap, TracesAttention
 from vitreous.model.trace import Trace
 
 
-def evidence(scores: Tensor, targets: Tensor) -> Tensor:
-    """(B,) log-odds of each image's target class, log(p / (1 - p)), of scores (B, K).
+def log_odds(logits: Tensor, targets: Tensor) -> Tensor:
+    """(B,) log-odds of each image's target class, log(p / (1 - p)), of logits (B, K).
 
-    Its gradient is that of the class's score against those of its rivals, each as likely as it is: what all classes
-    have in common cancels. Unlike that of log p, it does not vanish where the model is sure.
+    Its gradient is that of the class's logit against those of the others, weighted by their probabilities: what all
+    classes have in common cancels. Unlike that of log p, it does not vanish where the model is confident.
     """
-    own = scores.gather(1, targets[:, None])
-    if scores.shape[1] == 1:
+    own = logits.gather(1, targets[:, None])
+    if logits.shape[1] == 1:
         return own[:, 0]
-    rivals = scores.scatter(1, targets[:, None], float("-inf"))
+    rivals = logits.scatter(1, targets[:, None], float("-inf"))
     return own[:, 0] - rivals.logsumexp(dim=1)
 
 
@@ -35,64 +35,64 @@ def evidence(scores: Tensor, targets: Tensor) -> Tensor:
 def relevance_maps(
     model: TracesAttention, images: Tensor, targets: Tensor | None, *, layers: Sequence[int]
 ) -> tuple[dict[int, Tensor], Tensor]:
-    """({layer: (B, 1, rows, columns)}, scores (B, K)): gradient-weighted relevance from each layer on.
+    """({layer: (B, 1, rows, columns)}, logits (B, K)): gradient-weighted relevance from each layer on.
 
     As in Chefer, Gur and Wolf, "Generic Attention-model Explainability": each layer's attention A with its gradient G
-    carries relevance on by I + mean over heads of max(0, G * A). Only the row of what the answer is read from is
-    wanted, so it is multiplied from the last layer down, while the backward pass comes by: no two layers' gradients
-    are held at once.
-    targets: (B,) the classes to explain; None for the likeliest.
+    propagates relevance by I + mean over heads of max(0, G * A). Only the row of the tokens that the prediction is read
+    from is wanted, so it is multiplied from the last layer down during the backward pass: no two layers' gradients are
+    held at once.
+    targets: (B,) the classes to explain; None for the most probable.
     """
     trace = _Relevance(min(layers), model.config.depth)
     images, targets = _recordable(images), None if targets is None else _recordable(targets)
     try:
-        scores, leaf = _forward(model, images, trace)
+        logits, leaf = _forward(model, images, trace)
         start = trace.begin(model)
-        torch.autograd.grad(_evidence(scores, targets), leaf)
+        torch.autograd.grad(_total_log_odds(logits, targets), leaf)
     finally:
         trace.release()
     maps = {layer: (trace.rows[layer] - start)[:, None, trace.prefix :] for layer in layers}
-    return {layer: as_grid(row, trace.grid) for layer, row in maps.items()}, scores.detach()
+    return {layer: as_grid(row, trace.grid) for layer, row in maps.items()}, logits.detach()
 
 
 @torch.inference_mode(False)  # a caller in that mode has gradients all the same
 def gradcam_maps(
     model: TracesAttention, images: Tensor, targets: Tensor | None, *, layers: Sequence[int]
 ) -> tuple[dict[int, Tensor], Tensor]:
-    """({layer: (B, 1, rows, columns)}, scores (B, K)): Grad-CAM on the patch tokens that enter each layer.
+    """({layer: (B, 1, rows, columns)}, logits (B, K)): Grad-CAM on the patch tokens that enter each layer.
 
     max(0, sum over channels of gradient * token), each patch with its own gradient, as in HiResCAM. Grad-CAM's mean of
     the gradients over all patches suits convolutions, whose channels mean the same everywhere; it fails on tokens.
     """
     images, targets = _recordable(images), None if targets is None else _recordable(targets)
     trace = _Graph([layer - 1 for layer in layers if layer], min(layers), attention=False)
-    scores, _ = _forward(model, images, trace)
+    logits, _ = _forward(model, images, trace)
     assert trace.embedded is not None
     entering = [trace.tokens[layer - 1] if layer else trace.embedded for layer in layers]
-    gradients = torch.autograd.grad(_evidence(scores, targets), entering)
+    gradients = torch.autograd.grad(_total_log_odds(logits, targets), entering)
     maps = {}
     for layer, tokens, gradient in zip(layers, entering, gradients, strict=True):
         found = (gradient * tokens.detach()).sum(dim=2).clamp(min=0)
         maps[layer] = as_grid(found[:, None, trace.prefix :], trace.grid)
-    return maps, scores.detach()
+    return maps, logits.detach()
 
 
 @torch.inference_mode(False)  # a caller in that mode has gradients all the same
 def feature_map_gradcam(model: HasFeatureMap, images: Tensor, targets: Tensor | None) -> tuple[Tensor, Tensor]:
-    """((B, h, w), scores (B, K)): Grad-CAM on the last feature map, as Selvaraju et al. have it.
+    """((B, h, w), logits (B, K)): Grad-CAM on the last feature map, as Selvaraju et al. have it.
 
     max(0, sum over channels of weight * channel), where a channel's weight is the mean over all places of the gradient
-    of the evidence with respect to it. targets: (B,) the classes to explain; None for the likeliest.
+    of the log-odds with respect to it. targets: (B,) the classes to explain; None for the most probable.
     """
     images, targets = _recordable(images), None if targets is None else _recordable(targets)
     with torch.no_grad():
         features = model.feature_map(images)
     with torch.enable_grad():
         leaf = features.detach().requires_grad_()
-        scores = model.classify(leaf)
-        (gradient,) = torch.autograd.grad(_evidence(scores, targets), leaf)
+        logits = model.classify(leaf)
+        (gradient,) = torch.autograd.grad(_total_log_odds(logits, targets), leaf)
     weights = gradient.mean(dim=(2, 3), keepdim=True)
-    return (weights * features).sum(dim=1).clamp(min=0), scores.detach()
+    return (weights * features).sum(dim=1).clamp(min=0), logits.detach()
 
 
 class _Graph(Trace):
@@ -134,10 +134,10 @@ class _Relevance(_Graph):
             hook.remove()
 
     def begin(self, model: TracesAttention) -> Tensor:
-        """Set the row of what the answer is read from, before the backward pass; return what of it is no relevance.
+        """Set the row of the tokens that the prediction is read from, before the backward pass; return it.
 
-        That is the share that every patch has by being averaged. The learned query of attention pooling has no place
-        among the tokens, so what it reads is relevance already.
+        It is no relevance yet: with mean pooling, every patch has its part in the mean. The learned query of attention
+        pooling is no token, so what it reads is relevance already.
         """
         assert self.embedded is not None
         row = self.embedded.new_zeros(self.embedded.shape[:2])
@@ -168,18 +168,18 @@ def _recordable(tensor: Tensor) -> Tensor:
 
 
 def _forward(model: TracesAttention, images: Tensor, trace: _Graph) -> tuple[Tensor, Tensor]:
-    """The scores (B, K), with a graph from layer `trace.first` on, and the leaf that it starts from."""
+    """The logits (B, K), with a graph from layer `trace.first` on, and the leaf that it starts from."""
     if trace.first > 0:
         with torch.no_grad():
-            scores: Tensor = model(images, trace=trace)
+            logits: Tensor = model(images, trace=trace)
         assert trace.leaf is not None
-        return scores, trace.leaf
+        return logits, trace.leaf
     with torch.enable_grad():
         leaf = images.detach().requires_grad_()
         return model(leaf, trace=trace), leaf
 
 
-def _evidence(scores: Tensor, targets: Tensor | None) -> Tensor:
-    """A number whose gradient with respect to each image's tokens is that of its own evidence."""
+def _total_log_odds(logits: Tensor, targets: Tensor | None) -> Tensor:
+    """The sum over images: its gradient with respect to an image's tokens is that of the image's own log-odds."""
     with torch.enable_grad():
-        return evidence(scores, scores.argmax(dim=1) if targets is None else targets).sum()
+        return log_odds(logits, logits.argmax(dim=1) if targets is None else targets).sum()

@@ -1,6 +1,6 @@
 """How good an explanation is: by what the model loses without it, and by where it lies.
 
-Letters in shapes: B images, N patches, K classes, S shares.
+Letters in shapes: B images, N patches, K classes, S fractions.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 from vitreous.explain.place import Map, Place
 from vitreous.model.network import LeavesPatchesOut
 
-SHARES = (0.1, 0.3, 0.5, 0.7, 0.9)
+FRACTIONS = (0.1, 0.3, 0.5, 0.7, 0.9)
 """Parts of the patches that are taken away, or shown; their mean is the area under the curve, by midpoints."""
 
 
@@ -23,15 +23,15 @@ class Localisation(NamedTuple):
     """How well a map agrees with a mask."""
 
     energy: float
-    """The share of the map that lies on the mask."""
+    """The fraction of the map that lies on the mask."""
     pointing: float
-    """1 if the map's highest point lies on the mask, else 0; among equals, the share of those that do."""
+    """1 if the map's highest point lies on the mask, else 0; among equals, the fraction of those that do."""
     iou: float
     """Intersection over union with the mask, of the map cut at the height that suits this image best."""
 
 
 def removal_curves(model: LeavesPatchesOut, images: Tensor, order: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Deletion and insertion, each (B, S): probability of the target with a share of the patches gone, and alone.
+    """Deletion and insertion, each (B, S): probability of the target with a fraction of the patches removed, and of it alone.
 
     order: (B, N) the patches, the most important first. Patches are left out, as a ViT can, and nothing is painted in
     their place. A good explanation makes the first curve fall and the second rise at once.
@@ -40,11 +40,11 @@ def removal_curves(model: LeavesPatchesOut, images: Tensor, order: Tensor, targe
     deletion: list[Tensor] = []
     insertion: list[Tensor] = []
     with torch.inference_mode():
-        for share in SHARES:
-            cut = min(max(round(share * count), 1), count - 1)
+        for fraction in FRACTIONS:
+            cut = min(max(round(fraction * count), 1), count - 1)
             for curve, keep in ((deletion, order[:, cut:]), (insertion, order[:, :cut])):
-                chance = model(images, keep=keep).softmax(dim=1)
-                curve.append(chance.gather(1, targets[:, None])[:, 0])
+                probabilities = model(images, keep=keep).softmax(dim=1)
+                curve.append(probabilities.gather(1, targets[:, None])[:, 0])
     return torch.stack(deletion, dim=1), torch.stack(insertion, dim=1)
 
 
@@ -65,7 +65,7 @@ def localise(map: NDArray[np.floating], mask: NDArray[np.bool_]) -> Localisation
 
 
 def centre_map(place: Place) -> Map:
-    """(height, width): a Gaussian in the middle of the image, sigma a quarter of each side; it looks at nothing."""
+    """(height, width): a Gaussian in the middle of the image, sigma a quarter of each side; it ignores the image."""
     height, width = place.size
     return _gaussian(np.arange(height) + 0.5, np.arange(width) + 0.5, (0.0, 0.0, width, height))
 

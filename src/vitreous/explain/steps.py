@@ -36,7 +36,7 @@ class Steps:
     layer: int
     """The block that is opened, from 0."""
     head: int
-    asker: int
+    query_token: int
     """The token whose query is shown: 0 for the class token, `prefix` + a patch's number for that patch."""
 
     patch: Numbers
@@ -51,15 +51,15 @@ class Steps:
     """(D,) E_pos of the followed patch; None where positions are not added to tokens."""
     token: Numbers
     """(D,) of z_0: the patch's token."""
-    asker_token: Numbers
-    """(D,) of z_0: the asker's."""
+    query_embedding: Numbers
+    """(D,) of z_0: the query token's."""
 
     before: Numbers
-    """(D,) the asker's token as it enters the block, z of the layer before."""
+    """(D,) the query token as it enters the block, z of the layer before."""
     normed: Numbers
     """(D,) after LayerNorm, or `before` itself where the norm comes after the sum."""
     query: Numbers
-    """(d,) the asker's q in this head."""
+    """(d,) the query token's q in this head."""
     keys: Numbers
     """(T, d) k of all tokens."""
     values: Numbers
@@ -71,7 +71,7 @@ class Steps:
     bias: Numbers | None
     """(T,) that bias."""
     seen: Numbers | None
-    """(T,) 1 for the tokens that the asker may attend to, 0 for the others; None where it may attend to all."""
+    """(T,) 1 for the tokens that the query token may attend to, 0 for the others; None where it may attend to all."""
     weights: Numbers
     """(T,) softmax of the scores of those."""
     summed: Numbers
@@ -85,17 +85,17 @@ class Steps:
     mlp: Numbers
     """(D,) what the MLP adds."""
     after: Numbers
-    """(D,) z of equation 3: the asker's token as it leaves the block."""
+    """(D,) z of equation 3: the query token as it leaves the block."""
 
     layers: Numbers
-    """(L, T) the asker's weights in every layer, the mean of the heads."""
+    """(L, T) the query token's weights in every layer, the mean of the heads."""
     pooled: Numbers | None
     """(h, N) weights of attention pooling, where the model has it."""
     representation: Numbers
     """(D,) y of equation 4; (2 D,) where the class token and the mean stand side by side."""
     logits: Numbers | None
     """(K,) scores of the classes; None without a classifier."""
-    chances: Numbers | None
+    probabilities: Numbers | None
     """(K,) their softmax."""
 
     def name_of(self, token: int) -> str:
@@ -111,8 +111,8 @@ class Steps:
 def follow(model: ViT, image: Tensor, *, cell: int | None = None, layer: int = -1, head: int = 0) -> Steps:
     """Everything that happens to one image (1, C, H, W), normalised.
 
-    cell: the patch to follow, which is then also the one that asks; if None, the middle one is followed, and the class
-        token asks where the answer is read from it.
+    cell: the patch to follow, which is then also the query token; if None, the middle one is followed, and the class
+        token is the query token if the prediction is read from it.
     The equations know no merging of tokens, so nothing is merged here, whatever the model does else.
     layer, head: which block is opened, and which of its heads is looked at; from the end if negative.
     """
@@ -126,14 +126,14 @@ def follow(model: ViT, image: Tensor, *, cell: int | None = None, layer: int = -
         z, layout = model.embed(image)
         rows, columns = layout.grid
         followed = rows // 2 * columns + columns // 2 if cell is None else cell
-        asker = 0 if cell is None and c.pool.startswith("class") else c.prefix + followed
+        query_token = 0 if cell is None and c.pool.startswith("class") else c.prefix + followed
         chosen, found, seen = layer % c.depth, {}, []
         for number, block in enumerate(model.blocks):
             assert isinstance(block, Block)
             if number == chosen:
-                found = _opened(block, z, layout, asker, head)
-            z = block(z, layout, record=lambda attention: seen.append(attention[0, :, asker].mean(dim=0)))
-        found |= _embedding(model, image, followed, asker)
+                found = _opened(block, z, layout, query_token, head)
+            z = block(z, layout, record=lambda attention: seen.append(attention[0, :, query_token].mean(dim=0)))
+        found |= _embedding(model, image, followed, query_token)
         found |= _answer(model, image)
     numbers: dict[str, Any] = {name: None if tensor is None else tensor.numpy() for name, tensor in found.items()}
     return Steps(
@@ -142,13 +142,13 @@ def follow(model: ViT, image: Tensor, *, cell: int | None = None, layer: int = -
         cell=followed,
         layer=chosen,
         head=head,
-        asker=asker,
+        query_token=query_token,
         layers=torch.stack(seen).numpy(),
         **numbers,
     )
 
 
-def _embedding(model: ViT, image: Tensor, cell: int, asker: int) -> dict[str, Tensor | None]:
+def _embedding(model: ViT, image: Tensor, cell: int, query_token: int) -> dict[str, Tensor | None]:
     """Equation 1 for one patch, and the class token."""
     c = model.config
     patches, grid = model.patchify(image)
@@ -162,22 +162,22 @@ def _embedding(model: ViT, image: Tensor, cell: int, asker: int) -> dict[str, Te
         "class_position": model.pos_embed.detach()[0, 0] if has_place else None,
         "position": None if cells is None else cells[cell].detach(),
         "token": z[0, c.prefix + cell],
-        "asker_token": z[0, asker],
+        "query_embedding": z[0, query_token],
     }
 
 
-def _opened(block: Block, z: Tensor, layout: Layout, asker: int, head: int) -> dict[str, Tensor | None]:
+def _opened(block: Block, z: Tensor, layout: Layout, query_token: int, head: int) -> dict[str, Tensor | None]:
     """Equations 2 and 3 for one token, and within them one head."""
     x = block.norm1(z) if block.norm_first else z  # (1, T, D)
-    found = _attention(block.attn, x, layout, asker, head)
-    own, joined = z[0, asker], found.pop("joined")
+    found = _attention(block.attn, x, layout, query_token, head)
+    own, joined = z[0, query_token], found.pop("joined")
     attended = block.ls1(block.attn.proj(joined))
     middle = own + attended if block.norm_first else block.norm1(own + attended)
     mlp = block.ls2(block.mlp(block.norm2(middle) if block.norm_first else middle))
     after = middle + mlp if block.norm_first else block.norm2(middle + mlp)
     return {
         "before": own,
-        "normed": x[0, asker],
+        "normed": x[0, query_token],
         **found,
         "attended": attended,
         "middle": middle,
@@ -186,19 +186,19 @@ def _opened(block: Block, z: Tensor, layout: Layout, asker: int, head: int) -> d
     }
 
 
-def _attention(attn: Attention, x: Tensor, layout: Layout, asker: int, head: int) -> dict[str, Tensor | None]:
+def _attention(attn: Attention, x: Tensor, layout: Layout, query_token: int, head: int) -> dict[str, Tensor | None]:
     """Queries, keys and values of one head, and the weights of all."""
     q, k, v = (split_heads(part, attn.heads)[0] for part in attn.qkv(x).chunk(3, dim=2))  # each (h, T, d)
     q, k = attn.q_norm(q), attn.k_norm(k)
-    products = (q[:, asker, None] @ k.transpose(1, 2))[:, 0]  # (h, T)
-    bias = None if attn.rel_pos is None else attn.rel_pos(layout)[0, :, asker]
+    products = (q[:, query_token, None] @ k.transpose(1, 2))[:, 0]  # (h, T)
+    bias = None if attn.rel_pos is None else attn.rel_pos(layout)[0, :, query_token]
     scores = products / q.shape[2] ** 0.5
     scores = scores if bias is None else scores + bias
-    seen = None if attn.reach.covers(layout.grid) else reach_mask(attn.reach, layout)[0, 0, asker]
+    seen = None if attn.reach.covers(layout.grid) else reach_mask(attn.reach, layout)[0, 0, query_token]
     weights = (scores if seen is None else scores.masked_fill(~seen, float("-inf"))).softmax(dim=1)
     summed = (weights[:, None] @ v)[:, 0]  # (h, d)
     return {
-        "query": q[head, asker],
+        "query": q[head, query_token],
         "keys": k[head],
         "values": v[head],
         "products": products[head],
@@ -218,5 +218,5 @@ def _answer(model: ViT, image: Tensor) -> dict[str, Tensor | None]:
     y = model.representation(image, trace=trace)[0]
     pooled = None if trace.pool_attention is None else trace.pool_attention[0, :, 0]
     logits = model(image)[0] if isinstance(model.head, nn.Linear) else None
-    chances = None if logits is None else logits.softmax(dim=0)
-    return {"pooled": pooled, "representation": y, "logits": logits, "chances": chances}
+    probabilities = None if logits is None else logits.softmax(dim=0)
+    return {"pooled": pooled, "representation": y, "logits": logits, "probabilities": probabilities}

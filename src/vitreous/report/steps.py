@@ -44,10 +44,10 @@ def steps_page(walk: WalkthroughContent) -> str:
     ]
     s = walk.steps
     answer = "its representation"
-    if s.chances is not None:
-        best = int(s.chances.argmax())
+    if s.probabilities is not None:
+        best = int(s.probabilities.argmax())
         label = walk.labels[best]
-        answer = f"{'class ' if label.isdigit() else ''}{label}, {percent(s.chances[best])} sure"
+        answer = f"{'class ' if label.isdigit() else ''}{label}, {percent(s.probabilities[best])} sure"
     lede = (
         f"How a Vision Transformer gets from pixels to {answer}: every step, with this image's own numbers, in the "
         "order and the letters of “An Image is Worth 16×16 Words”."
@@ -79,7 +79,7 @@ def _sections(walk: WalkthroughContent) -> Iterable[tuple[str, list[Html]]]:
     yield "What a block adds", _block(s)
     yield f"{s.config.depth} blocks, one after another", _layers(s)
     yield "The representation", _representation(s)
-    if s.chances is not None:
+    if s.probabilities is not None:
         yield "The classes", _classes(walk)
 
 
@@ -162,8 +162,8 @@ def _embedded(s: Steps) -> list[Html]:
         rows = {"class_token": (Html("<b>x</b><sub>class</sub>"), s.class_token)}
         if s.class_position is not None:
             rows["class_position"] = (Html("<b>E</b><sub>pos</sub>"), s.class_position)
-        if s.asker == 0:
-            rows["asker_token"] = (Html("<b>z</b><sub>0</sub>, the sum"), s.asker_token)
+        if s.query_token == 0:
+            rows["query_embedding"] = (Html("<b>z</b><sub>0</sub>, the sum"), s.query_embedding)
         made.append(vectors(rows))
     others = ["a distillation token"] * c.distilled + [f"{c.registers} registers"] * bool(c.registers)
     if others:
@@ -181,7 +181,7 @@ def _queries(s: Steps) -> list[Html]:
     said = (
         f"We open block {s.layer + 1} of {c.depth} (layer={s.layer}) and look at head {s.head + 1} of {c.heads} "
         f"(head={s.head}). Every token is turned into a query (what am I looking for?), a key (what do I have?) and "
-        f"a value (what do I give?), d = {d} numbers each. The one that asks here is {s.name_of(s.asker)}."
+        f"a value (what do I give?), d = {d} numbers each. The one that asks here is {s.name_of(s.query_token)}."
     )
     k = s.config.prefix + s.cell
     entering: dict[str, tuple[Html, Numbers]] = {"before": (Html(f"<b>z</b><sub>{s.layer}</sub>"), s.before)}
@@ -190,7 +190,7 @@ def _queries(s: Steps) -> list[Html]:
     return [
         equations.queries(c),
         tag("p", said),
-        tag("h3", f"{s.name_of(s.asker).capitalize()}, as it enters"),
+        tag("h3", f"{s.name_of(s.query_token).capitalize()}, as it enters"),
         *([tag("p", norm)] if c.norm == "before" else []),
         vectors(entering, shared=False),
         tag("h3", normed),
@@ -305,8 +305,8 @@ def _block(s: Steps) -> list[Html]:
 
 def _layers(s: Steps) -> list[Html]:
     said = (
-        f"What {s.name_of(s.asker)} attends to in every block, the mean of the heads. First blocks look for simple "
-        "things, some near and some far; later ones for what matters to the answer."
+        f"What {s.name_of(s.query_token)} attends to in every block, the mean of the heads. First blocks look for "
+        "simple things, some near and some far; later ones for what matters to the answer."
     )
     maps = [small_map(s, weights, f"Block {i + 1}") for i, weights in enumerate(s.layers)]
     return [tag("p", said), tag("div", *maps, class_="maps")]
@@ -333,17 +333,20 @@ def _representation(s: Steps) -> list[Html]:
 def _classes(walk: WalkthroughContent) -> list[Html]:
     s, c = walk.steps, walk.steps.config
     assert s.logits is not None
-    assert s.chances is not None
+    assert s.probabilities is not None
     hidden = "one hidden layer with tanh and " if c.classifier == "mlp" else ""
     said = (
         f"The classifier is {hidden}one matrix, {s.representation.size} × {c.classes:,}: a score for each class. A "
         "softmax makes shares of them that add up to 1."
         + (" The distillation token has a classifier too, and the mean of both counts." if c.distilled else "")
     )
-    best = np.argsort(-s.chances, kind="stable")[: min(TOP, c.classes)]
+    best = np.argsort(-s.probabilities, kind="stable")[: min(TOP, c.classes)]
 
     def bar(share: float) -> Html:
         return tag("span", tag("i", style=f"width: {100 * share:.2f}%"), class_="bar")
 
-    rows = [(walk.labels[k], number(s.logits[k]), join([percent(s.chances[k]), bar(s.chances[k])])) for k in best]
+    rows = [
+        (walk.labels[k], number(s.logits[k]), join([percent(s.probabilities[k]), bar(s.probabilities[k])]))
+        for k in best
+    ]
     return [equations.classes(c), tag("p", said), table(("class", "score", "share"), rows, numbers=2)]

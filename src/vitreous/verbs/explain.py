@@ -91,8 +91,8 @@ class Explain(PreprocessOption, DeviceOption, ExplanationRequest, ModelAndImages
             if isinstance(one, ImageError):
                 yield {"path": one.name, "error": one.reason}
             else:
-                said = {"path": one.path, "method": one.method, "label": one.label, "score": one.score}
-                yield {**said, "files": list(map(str, one.files))}
+                names = ("path", "method", "label", "score")
+                yield {**{name: getattr(one, name) for name in names}, "files": list(map(str, one.files))}
 
     def status(self, result: ImageResults[Explanation]) -> int:
         """1 if an image could not be read."""

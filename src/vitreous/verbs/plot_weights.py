@@ -57,30 +57,30 @@ class PlotWeights(PreprocessOption, Verb["WeightPlots"]):
 
     def show(self, result: WeightPlots) -> None:
         """The variance of the first filters, the similarity of positions, and how far each head looks."""
-        said, page = result.to_json(), console()
-        variance = said["filter_variance"]
+        numbers, page = result.to_json(), console()
+        variance = numbers["filter_variance"]
         if variance is None:
             page.print("filters             no convolution looks at the pixels, so there is no such plot")
         else:
             page.print(
                 f"filters             the first {len(variance)} components explain {sum(variance):.0%} of the variance"
             )
-        if said["even_distance"] is None:
+        if numbers["even_distance"] is None:
             page.print("                    only a Vision Transformer has positions and attention distance")
-        elif said["position_similarity"] is None:
+        elif numbers["position_similarity"] is None:
             page.print("positions           this model adds none to its tokens, so there is no such plot")
         else:
-            means = ", ".join(f"{name} {value:.2f}" for name, value in said["position_similarity"].items())
+            means = ", ".join(f"{name} {value:.2f}" for name, value in numbers["position_similarity"].items())
             page.print(f"positions           mean cosine similarity: {means}")
-        if (distances := said["attention_distance"]) is not None:
-            even = f"{said['even_distance']:.0f}"
+        if (distances := numbers["attention_distance"]) is not None:
+            even = f"{numbers['even_distance']:.0f}"
             page.print(f"attention distance  in pixels; attending to all patches equally would give {even}")
             page.print()
             heads = table("layer", "mean#", *(f"head {i}#" for i in range(len(distances[0]))))
             for number, layer in enumerate(distances):
                 heads.add_row(str(number), f"{sum(layer) / len(layer):.0f}", *(f"{head:.0f}" for head in layer))
             page.print(heads)
-        elif said["even_distance"] is not None:
+        elif numbers["even_distance"] is not None:
             page.print("attention distance  add --data DATA to see how far each head looks")
         if result.files:
             print(f"\nwritten: {', '.join(printable(str(file)) for file in result.files)}")

@@ -19,7 +19,7 @@ from vitreous.data.view import read_for_view
 from vitreous.errors import UserError
 from vitreous.explain.inside import Inside, attention_between_patches, look_inside
 from vitreous.explain.methods import check_request, chosen_layers, compute_maps, default_method
-from vitreous.explain.occlusion import CELLS, occluded_grid, scores_without
+from vitreous.explain.occlusion import CELLS, logits_without, occluded_grid
 from vitreous.explain.request import METHODS, ExplanationRequest, Method
 from vitreous.model.family import describe
 from vitreous.model.network import (
@@ -188,14 +188,14 @@ def inside(bundle: Bundle, view: Tensor, merge: int | None) -> PackedInside:
     attentive = require(network, TracesAttention, "inside")
     with evaluating(network):
         seen = look_inside(attentive, _image(bundle, view))
-    check_numbers(seen.scores, "scores", bundle.path)
+    check_numbers(seen.logits, "scores", bundle.path)
     groups = None if seen.groups is None else pack(seen.groups.cpu().numpy().astype("<u2"))
     return PackedInside(
         attention=pack_maps(_with_pooling(seen)),
         rollout=pack_maps(seen.rollout),
         colours=pack(seen.colours),
         groups=groups,
-        chances=pack_chances(seen.scores if bundle.labels else None),
+        chances=pack_chances(seen.logits if bundle.labels else None),
     )
 
 
@@ -234,7 +234,7 @@ def scores_covered(bundle: Bundle, view: Tensor, covered: Tensor, merge: int | N
         raise UserError("cells: the whole image is covered, so there is nothing to look at; uncover some.")
     network, image = _merging(bundle.model, merge), _image(bundle, view)
     with torch.inference_mode(), evaluating(network):
-        scores = scores_without(network, image, covered.reshape(1, -1).to(image.device))[0]
+        scores = logits_without(network, image, covered.reshape(1, -1).to(image.device))[0]
     check_numbers(scores, "scores", bundle.path)
     return scores
 
