@@ -7,7 +7,7 @@ import torch
 from support.tiny_models import random_images, random_model
 from vitreous.config.data import Preprocess
 from vitreous.explain.place import place_patches
-from vitreous.explain.score import SHARES, centre_map, centre_patches, localise, removal_curves, seen_centre_map
+from vitreous.explain.score import FRACTIONS, centre_map, centre_patches, localise, removal_curves, seen_centre_map
 
 
 def test_a_hand_made_map():
@@ -43,7 +43,7 @@ def test_curves_leave_patches_out():
     order = torch.stack([torch.randperm(12, generator=torch.Generator().manual_seed(i)) for i in range(2)])
     targets = torch.tensor([1, 3])
     deletion, insertion = removal_curves(model, images, order, targets)
-    assert deletion.shape == insertion.shape == (2, len(SHARES))
+    assert deletion.shape == insertion.shape == (2, len(FRACTIONS))
     with torch.no_grad():
         for b in range(2):
             for s, taken in enumerate((1, 4, 6, 8, 11)):
