@@ -31,7 +31,7 @@ class Localisation(NamedTuple):
 
 
 def removal_curves(model: LeavesPatchesOut, images: Tensor, order: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Deletion and insertion, each (B, S): probability of the target without a fraction of the patches, and with only it.
+    """Deletion and insertion, each (B, S): probability of the target without the first patches, and with only these.
 
     order: (B, N) the patches, the most important first. Patches are left out, as a ViT can, and nothing is painted in
     their place. A good explanation makes the first curve fall and the second rise at once.
