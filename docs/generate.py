@@ -5,19 +5,22 @@ python docs/generate.py [--check]
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
-import subprocess
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import measured
 import measured_engines
 import measured_scale
 import measured_serving
-from vitreous.cli import VERBS
+from vitreous.cli import main as command
+from vitreous.cli import verb_table
 from vitreous.data.corrupt import AS_PUBLISHED, CORRUPTIONS
 from vitreous.data.datasets.table import DATASETS
 from vitreous.inputs import size_text
@@ -32,22 +35,21 @@ RESULTS = DOCS.parent / "benchmarks" / "results"
 def command_line() -> str:
     """Every verb's help, as the command prints it."""
     page = ["# The command line", "", "Made by `make docs` from the command itself.", ""]
-    for words in ([], *(verb.split() for verb in VERBS)):
+    for words in ([], *(verb.split() for verb in verb_table())):
         page += [f"## `{' '.join(['vitreous', *words])}`", "", "```text", _help(words), "```", ""]
     return "\n".join(page)
 
 
 def _help(words: list[str]) -> str:
-    run = "from vitreous.cli import main; main()"
-    environment = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1", "PYTHONIOENCODING": "utf-8"}
-    done = subprocess.run(
-        [sys.executable, "-c", run, *words, "--help"],
-        capture_output=True,
-        encoding="utf-8",
-        env=environment,
-        check=True,
-    )
-    return "\n".join(line.rstrip() for line in done.stdout.strip().splitlines())
+    printed = io.BytesIO()
+    with (
+        io.TextIOWrapper(printed, encoding="utf-8", write_through=True) as out,
+        redirect_stdout(out),
+        patch.dict(os.environ, COLUMNS="100", NO_COLOR="1"),
+    ):
+        command([*words, "--help"])
+        text = printed.getvalue().decode()
+    return "\n".join(line.rstrip() for line in text.strip().splitlines())
 
 
 def model_table() -> str:

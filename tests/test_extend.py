@@ -1,8 +1,9 @@
-"""What a stranger can add without touching the package: an objective, and a family of networks.
+"""What a stranger can add without touching the package: an objective, a family of networks, a verb.
 
-`docs/extend.md` walks through both; its code is this file's.
+`docs/extend.md` walks through them; its code is this file's.
 """
 
+import inspect
 import json
 import re
 import shutil
@@ -15,14 +16,18 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
+import generate
 import vitreous
-from support.extensions import conv_family, quadrant_objective
+from support.commands import check_refused, run_command
+from support.extensions import conv_family, dark_verb, quadrant_objective
 from support.killing import check_killed_and_resumed
+from vitreous.callbacks import Callbacks
 from vitreous.data.batch import Batch, ViewBatch
 from vitreous.model.family import FAMILIES
 from vitreous.objectives.build import OBJECTIVES
 from vitreous.training.recipes.pretrain import PRETRAINING
 from vitreous.training.recipes.supervised import RECIPES
+from vitreous.verbs import GROUPS
 
 HERE = Path(__file__).parent
 
@@ -185,13 +190,82 @@ def test_fit_trains_whatever_a_recipe_describes(tmp_path, images, monkeypatch, m
     assert (tmp_path / "run" / "decoder").is_dir() == (method == "mae")
 
 
+# A verb
+
+
+@pytest.fixture
+def find_dark(monkeypatch):
+    """The command in this process, with one verb more."""
+    monkeypatch.setitem(GROUPS, "mine", (dark_verb.FindDark,))
+    monkeypatch.setenv("COLUMNS", "100")
+    return run_command
+
+
+@pytest.fixture(scope="module")
+def greys(tmp_path_factory):
+    """Images of one brightness each, in tenths."""
+    root = tmp_path_factory.mktemp("greys")
+    for tenth in (7, 1, 3, 0):
+        Image.new("RGB", (8, 8), (round(25.5 * tenth),) * 3).save(root / f"{tenth}.png")
+    return root
+
+
+def test_the_verb_takes_at_most_40_lines():
+    assert len((HERE / "support" / "extensions" / "dark_verb.py").read_text().splitlines()) <= 40
+
+
+def test_the_verb_is_in_the_help(find_dark):
+    listed = find_dark("--help").stdout
+    assert re.search(r"find-dark +Find images that are too dark, the darkest first\.", listed)
+    assert "mine" in listed
+    shown = " ".join(re.sub("[│╭╮╰╯─]", " ", find_dark("find-dark", "--help").stdout).split())
+    assert shown.startswith("usage: vitreous find-dark [-h]")
+    assert "--brightness LEVEL Only images without a brighter pixel: 0 is black, 1 is white." in shown
+    assert "(default: 0.2)" in shown
+    assert "--limit COUNT At most this many images." in shown
+    assert "--json" in shown
+
+
+def test_the_verb_is_a_command(find_dark, greys):
+    dark = [f"{tenth / 10:.2f}  {greys / f'{tenth}.png'}" for tenth in (0, 1, 3)]
+    assert find_dark("find-dark", greys).stdout.splitlines() == dark[:2]
+    assert find_dark("find-dark", greys, "--brightness", "0.5").stdout.splitlines() == dark
+    found = find_dark("find-dark", greys, "--brightness", "0.5", "--limit", "1", "--json")
+    assert json.loads(found.stdout) == {str(greys / "0.png"): 0.0}
+    check_refused(find_dark("find-dark", greys, "--limit", "0"), "--limit")
+    check_refused(find_dark("find-dark", greys, "--brightnes", "1"), "--brightness")
+    check_refused(find_dark("find-darc", greys), "find-dark")
+
+
+def test_the_verb_is_a_function(greys):
+    assert [Path(name).stem for name in dark_verb.find_dark(greys, brightness=0.5)] == ["0", "1", "3"]
+    seen = []
+    callbacks = Callbacks(progress=lambda *event: seen.append(event))
+    assert list(dark_verb.find_dark(greys, limit=1, callbacks=callbacks)) == [str(greys / "0.png")]
+    assert seen[-1] == ("reading", 3, 4)
+    signature = inspect.signature(dark_verb.find_dark)
+    assert str(signature.parameters["limit"]) == "limit: 'Count | None' = None"
+    assert "brightness: Only images" in (dark_verb.find_dark.__doc__ or "")
+    with pytest.raises(vitreous.UserError, match="limit"):
+        dark_verb.find_dark(greys, limit=0)
+    with pytest.raises(vitreous.UserError, match="did you mean brightness"):
+        dark_verb.find_dark(greys, brightnes=1)
+
+
+def test_the_verb_is_on_the_page_of_commands(find_dark):
+    before, page = (HERE.parent / "docs" / "cli.md").read_text(), generate.command_line()
+    assert "## `vitreous find-dark`" in page
+    assert "find-dark" not in before
+    assert page.split("## `vitreous find-dark`")[1].count("--limit COUNT") == 1
+
+
 # The page
 
 
 def test_the_code_on_the_page_is_the_code_that_runs(subtests):
     page = (HERE.parent / "docs" / "extend.md").read_text()
     blocks = re.findall(r"^( *)```python\n(.*?)^ *```", page, re.S | re.M)
-    assert len(blocks) == 6
+    assert len(blocks) == 7
     files = [path.read_text() for path in (HERE / "support" / "extensions").glob("*.py")]
     for number, (indent, block) in enumerate(blocks):
         code = "".join(line.removeprefix(indent) for line in block.splitlines(keepends=True))

@@ -10,7 +10,9 @@ import pytest
 
 from support.colours import make_bundle, make_images
 from vitreous import __version__
-from vitreous.cli import GROUPS, VERBS, load_verb, main
+from vitreous.cli import load_verb, main, summaries
+
+VERBS = {verb: line for group in summaries().values() for verb, line in group.items()}
 
 
 def run(capsys, *args):
@@ -59,7 +61,7 @@ def test_help_lists_every_verb_with_its_first_line(capsys, monkeypatch):
     words = [re.split(r" {2,}", line.strip("│ "), maxsplit=1) for line in out.splitlines()]
     assert [VERBS[first] for first, *rest in words if rest == [VERBS.get(first)]] == list(VERBS.values())
     assert [line.split()[1:-1] for line in out.splitlines() if line.startswith("╭")] == [
-        title.split() for title in ("options", *GROUPS)
+        title.split() for title in ("options", *summaries())
     ]
     assert {len(line) for line in out.splitlines() if line.startswith(("│", "╭", "╰"))} == {160}
 

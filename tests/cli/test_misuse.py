@@ -9,7 +9,7 @@ import pytest
 
 from support.colours import make_bundle, make_images
 from support.commands import MB, check_ended_well, check_refused, run_command
-from vitreous.cli import VERBS, load_verb
+from vitreous.cli import load_verb, verb_table
 from vitreous.cli.parsing import arguments_of
 from vitreous.wording import Range
 
@@ -93,7 +93,7 @@ def misuses(verb):
     yield "unknown and long", [*command(verb), f"--{LONG}", "1"], [verb]
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", verb_table())
 def test_a_misuse_is_one_sentence(subtests, tmp_path, verb):
     cases = list(misuses(verb))
     assert len(cases) >= 8

@@ -9,7 +9,7 @@ from importlib.metadata import entry_points
 import pytest
 
 from support.colours import make_bundle, make_images
-from vitreous.cli import VERBS, main
+from vitreous.cli import main, verb_table
 
 COMMAND = [sys.executable, "-m", "vitreous"]
 
@@ -32,7 +32,7 @@ def images(tmp_path_factory):
 
 
 def test_each_verb_refuses_an_unknown_option(subtests):
-    for verb in VERBS:
+    for verb in verb_table():
         with subtests.test(verb):
             status, stdout, stderr = run(*verb.split(), "--zzzz")
             assert (status, stdout, stderr.count("\n")) == (2, "", 1)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from vitreous.cli import VERBS, load_verb
+from vitreous.cli import load_verb, verb_table
 from vitreous.cli.parsing import parse
 from vitreous.inference.prediction.plan import Share
 
@@ -63,7 +63,7 @@ def test_bash_reads_it(subtests):
 def test_the_command_line_takes_it(subtests):
     for verb, *rest in COMMANDS:
         with subtests.test(" ".join([verb, *rest])):
-            assert verb in VERBS
+            assert verb in verb_table()
             taken = parse(verb, wraps(load_verb(verb))(lambda **given: given), rest)
             assert taken
             if taken.get("part"):

@@ -19,10 +19,10 @@ from pathlib import Path
 def serve() -> None:
     import torch
 
-    from vitreous.cli import VERBS, load_verb
+    from vitreous.cli import load_verb, verb_table
 
     torch.set_num_threads(1)  # so that nothing but this thread is lost by a fork
-    for verb in VERBS:
+    for verb in verb_table():
         load_verb(verb)
     import_jobs()
     import_parser()

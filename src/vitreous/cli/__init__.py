@@ -1,15 +1,18 @@
-"""The command `vitreous`: parses, calls a job, prints.
+"""The command `vitreous`: parses, runs a verb, prints its result.
 
-Each verb is a function in a file of its name, and that file is imported only when the verb is named: `vitreous --help`
-needs no parser, and a verb imports its heavy things when it runs. A verb returns the exit status, or None for 0. A verb
-may have two words, such as `data get`: what verbs of one first word share is that word.
+`vitreous.verbs.GROUPS` is the table of verbs. The file of a verb is imported only when the verb is named: `vitreous
+--help` needs no parser, and a verb imports its heavy things when it runs. A verb may have two words, such as `data
+get`: what verbs of one first word share is that word.
 """
 
 from __future__ import annotations
 
+import keyword
+import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,42 +28,6 @@ from vitreous.memory import check_address_space
 if TYPE_CHECKING:
     from vitreous.cli.verb import Verb
 
-GROUPS = {
-    "train and use": {
-        "data get": "Download a public dataset, check it, and unpack it; the commands then open it as data:NAME.",
-        "data list": "List the public datasets that `data get` knows, with their classes, splits, size and licence.",
-        "data pack": "Pack data into WebDataset shards: few large files, read from start to end, here or from afar.",
-        "inspect": "Check data before training: counts, sizes, unreadable files, duplicates, leaks between splits.",
-        "fit": "Train a model on images, from scratch or from given weights.",
-        "predict": "Label images, one line per image.",
-        "evaluate": "Measure a model on labelled data: accuracy, calibration, each class, what is confused with what.",
-        "serve": "Answer for models over HTTP, and show a page to look through them.",
-        "bench": "Measure how fast a model answers on this machine, in each engine that is installed.",
-        "compare": "Compare models fairly: the same data, splits, augmentation, tuning, and time or FLOPs.",
-        "transfer": "Transfer a model to many tasks, by the paper's yardsticks: VTAB-1k, full, linear, k-NN, few-shot.",
-        "report": "Write a web page about a model: its training, its accuracy, what it looks at, how to use it.",
-    },
-    "look inside": {
-        "explain": "Show what a model looked at, as an overlay on each image.",
-        "walkthrough": "Follow an image through the paper's equations, step by step, on a web page.",
-        "plot-weights": "Plot patch filters, position similarity and attention distance, as in the paper's figure 7.",
-        "score-explanations": "Measure how good explanations are: deletion, insertion, agreement with masks.",
-        "analyze": "Compare what models learned, depth by depth, or which inductive bias they have.",
-    },
-    "learn without labels": {
-        "pretrain": "Learn features without labels: MAE, DINO, DINOv2 or masked patch prediction.",
-        "self-train": "Learn from a few labelled and many unlabelled images: Noisy Student.",
-        "probe": "Measure what a model's frozen features are worth: k-NN, linear probe, few-shot.",
-        "reconstruct": "Show how a masked autoencoder (MAE) fills in the hidden patches of images.",
-    },
-    "models and weights": {
-        "models": "List the model presets with their parameters, GFLOPs and activation memory.",
-        "import": "Turn anyone's ViT weights into a bundle: Google, timm, Hugging Face, DeiT, DINO, DINOv2, MAE.",
-        "export": "Write a model in a format that other programs read: Hugging Face, timm, Google, OpenVINO or ONNX.",
-    },
-}
-"""Every verb by the task it belongs to, with the first line of its help."""
-VERBS = {verb: line for group in GROUPS.values() for verb, line in group.items()}
 whole_process = False
 """Whether this process was started for one command, so that a person waits for all of it, start-up included."""
 LIBRARIES = 600 * 10**6
@@ -125,38 +92,40 @@ def _run(args: list[str]) -> int | None:
     from vitreous.cli.overview import overview
 
     if not args:
-        print(overview(GROUPS), file=sys.stderr)
+        print(overview(summaries()), file=sys.stderr)
         return 2
     verb, *rest = args
     if verb in ("--version", "-V"):
         print(f"vitreous {__version__}")
         return None
     if verb in ("--help", "-h"):
-        print(overview(GROUPS))
+        print(overview(summaries()))
         return None
     if verb.startswith("--tyro-"):  # shell completion, which is about all verbs
         return _parse_any(args)
-    if family := {name: line for name, line in VERBS.items() if name.startswith(f"{verb} ")}:
+    verbs = verb_table()
+    if family := [name for name in verbs if name.startswith(f"{verb} ")]:
         return _run_family(verb, family, rest)
-    if verb not in VERBS:
+    if verb not in verbs:
         from vitreous.cli.unknown import unknown_verb
 
-        raise unknown_verb(verb, VERBS)
+        raise unknown_verb(verb, verbs)
     return _parse(verb, rest)
 
 
-def _run_family(first: str, family: dict[str, str], args: list[str]) -> int | None:
+def _run_family(word: str, family: list[str], args: list[str]) -> int | None:
     """A verb of two words, of which the first is known."""
     from vitreous.cli.overview import overview
 
     if not args or args[0] in ("--help", "-h"):
-        print(overview({"commands": family}, first), file=None if args else sys.stderr)
+        lines = {name: line for group in summaries().values() for name, line in group.items() if name in family}
+        print(overview({"commands": lines}, word), file=None if args else sys.stderr)
         return None if args else 2
-    verb = f"{first} {args[0]}"
+    verb = f"{word} {args[0]}"
     if verb not in family:
         from vitreous.cli.unknown import unknown_second_word
 
-        raise unknown_second_word(first, args[0], family)
+        raise unknown_second_word(word, args[0], family)
     return _parse(verb, args[1:])
 
 
@@ -209,25 +178,58 @@ def _execute(verb: Verb[Any], as_json: bool) -> int:
 def _parse_any(args: list[str]) -> int | None:
     from vitreous.cli.completion import parse_any
 
-    return parse_any({verb: load_verb(verb) for verb in VERBS}, args)
+    return parse_any({verb: load_verb(verb) for verb in verb_table()}, args)
 
 
-def load_verb(verb: str) -> Any:
+def _groups() -> dict[str, tuple[str | type[Verb[Any]], ...]]:
+    found: dict[str, tuple[str | type[Verb[Any]], ...]] = import_module("vitreous.verbs").GROUPS
+    return found
+
+
+def verb_table() -> dict[str, str | type[Verb[Any]]]:
+    """Every verb by its name: of this package the name once more, of another the class."""
+    return {_name(verb): verb for group in _groups().values() for verb in group}
+
+
+def _name(verb: str | type[Verb[Any]]) -> str:
+    """What a person types: "count-images" for the class `CountImages`."""
+    return verb if isinstance(verb, str) else re.sub(r"(?<=[a-z])(?=[A-Z])", "-", verb.__name__).lower()
+
+
+def _home(verb: str) -> tuple[str, str]:
+    """The file and the class of a verb of this package: "data_get" and "DataGet" of "data get"."""
+    words = re.split("[ -]", verb)
+    return "_".join(words) + "_" * keyword.iskeyword(verb), "".join(map(str.capitalize, words))
+
+
+def load_verb(name: str) -> Any:
     """The class of a verb; of one not moved yet, its function."""
-    import inspect
-    import keyword
-    import re
-    from importlib import import_module
+    if isinstance(verb := verb_table()[name], type):
+        return verb
+    file, kind = _home(verb)
+    if not Path(__file__).parents[1].joinpath("verbs", f"{file}.py").exists():
+        import inspect
 
-    from vitreous.cli.verb import load_verb as load
+        function: Callable[..., Any] = getattr(import_module(f"vitreous.cli.{file}"), file)
+        # The help is wrapped to the terminal, so where the source breaks its lines must not show.
+        function.__doc__ = re.sub(r"\n {8,}", " ", inspect.cleandoc(function.__doc__ or ""))
+        return function
+    return getattr(import_module(f"vitreous.verbs.{file}"), kind)
 
-    try:
-        return load(verb)
-    except ModuleNotFoundError as error:
-        if not (error.name or "").startswith("vitreous.verbs"):
-            raise
-    name = verb.replace("-", "_").replace(" ", "_") + ("_" if keyword.iskeyword(verb) else "")
-    function: Callable[..., Any] = getattr(import_module(f"vitreous.cli.{name}"), name)
-    # The help is wrapped to the terminal, so where the source breaks its lines must not show.
-    function.__doc__ = re.sub(r"\n {8,}", " ", inspect.cleandoc(function.__doc__ or ""))
-    return function
+
+def summaries() -> dict[str, dict[str, str]]:
+    """Each group of verbs, with the first line of each verb's help."""
+    return {title: {_name(verb): _summary(verb) for verb in group} for title, group in _groups().items()}
+
+
+def _summary(verb: str | type[Verb[Any]]) -> str:
+    """The first line of a verb's docstring; of our own files it is read, for importing them all takes too long."""
+    if isinstance(verb, type):
+        text = verb.__doc__ or ""
+    else:
+        file, kind = _home(verb)
+        path, begin = Path(__file__).parents[1] / "verbs" / f"{file}.py", f"\nclass {kind}("
+        if not path.exists():  # not moved yet
+            path, begin = Path(__file__).with_name(f"{file}.py"), f"\ndef {file}("
+        text = path.read_text(encoding="utf-8").partition(begin)[2].partition('"""')[2]
+    return text.partition("\n")[0].removesuffix('"""')

@@ -8,10 +8,13 @@ from typing import Annotated, Any, Union
 import tyro
 from tyro.extras import subcommand_cli_from_dict
 
+from vitreous.cli.parsing import command_of
+
 
 def parse_any(verbs: Mapping[str, Callable[..., Any]], args: Sequence[str]) -> int | None:
     """Let tyro parse a command of any verb; it knows how to write shell completion."""
-    commands: dict[str, Callable[..., Any]] = {verb: function for verb, function in verbs.items() if " " not in verb}
+    verbs = {name: command_of(verb) if isinstance(verb, type) else verb for name, verb in verbs.items()}
+    commands = {name: command for name, command in verbs.items() if " " not in name}
     for first in dict.fromkeys(verb.partition(" ")[0] for verb in verbs if " " in verb):
         inner = {verb.partition(" ")[2]: one for verb, one in verbs.items() if verb.startswith(f"{first} ")}
         commands[first] = _family(inner)

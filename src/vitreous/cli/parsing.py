@@ -97,7 +97,9 @@ class Argument:
         try:
             return [item(part.strip()) if item in (int, float) else part.strip() for part in text.split(",")]
         except ValueError:
-            raise UserError(f"{self.name} {_short(text)}: give {wanted(self.hint)}; values are separated by commas.") from None
+            raise UserError(
+                f"{self.name} {_short(text)}: give {wanted(self.hint)}; values are separated by commas."
+            ) from None
 
     @property
     def written_default(self) -> Any:
@@ -114,7 +116,7 @@ def parse(name: str, verb: type[Verb[Any]], args: Sequence[str]) -> tuple[Verb[A
     arguments = arguments_of(verb)
     _check_options(arguments, args)
     with _own_words(name, arguments, args):
-        given = tyro.cli(_command(verb, arguments), prog=f"vitreous {name}", args=args)
+        given = tyro.cli(command_of(verb), prog=f"vitreous {name}", args=args)
     as_json = given.pop("json", False)
     values = {field: arguments[field].taken(value) for field, value in given.items()}
 
@@ -138,14 +140,14 @@ def arguments_of(verb: type[Verb[Any]]) -> dict[str, Argument]:
     return found
 
 
-def _command(verb: type[Verb[Any]], arguments: Mapping[str, Argument]) -> Callable[..., dict[str, Any]]:
+def command_of(verb: type[Verb[Any]]) -> Callable[..., dict[str, Any]]:
     """A function with the verb's arguments, for tyro to read: it returns them."""
 
     def command(**given: Any) -> dict[str, Any]:
         return given
 
     parameters = []
-    for field, argument in arguments.items():
+    for field, argument in arguments_of(verb).items():
         remarks: list[Any] = [
             tyro.conf.arg(metavar=argument.metavar or None, help=argument.help, help_behavior_hint=_default_shown)
         ]

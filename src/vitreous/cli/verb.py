@@ -7,7 +7,7 @@ import inspect
 import re
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields, replace
 from functools import cache
 from importlib import import_module
@@ -214,18 +214,3 @@ def describe(kind: type[Verb[Any]]) -> str:
 def _is_watched() -> bool:
     """Whether somebody sees what is written to standard error: in a notebook, or at a terminal."""
     return "ipykernel" in sys.modules or sys.stderr.isatty()
-
-
-def load_verb(name: str) -> type[Verb[Any]]:
-    """The class of a verb, from the file of its name: `DataGet` of "data get" in verbs/data_get.py."""
-    import keyword
-
-    words = re.split("[ -]", name)
-    file = "_".join(words) + ("_" if keyword.iskeyword(name) else "")
-    found: type[Verb[Any]] = getattr(import_module(f"vitreous.verbs.{file}"), "".join(map(str.capitalize, words)))
-    return found
-
-
-def summaries(names: Iterator[str]) -> dict[str, str]:
-    """The first line of each verb's help."""
-    return {name: (load_verb(name).__doc__ or "").partition("\n")[0] for name in names}
