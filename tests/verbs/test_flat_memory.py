@@ -22,7 +22,7 @@ VERBS = {
     "fit": "fit DATA --weights MODEL --epochs 0.05 --workers 0 --out run",
     "inspect": "inspect DATA",
     "analyze, bias": "analyze MODEL --data DATA --out out --images HALF --what bias",
-    "score-explanations": "score-explanations MODEL DATA --method attention --count HALF",
+    "score-explanations": "score-explanations MODEL DATA --methods attention --count HALF",
 }
 ALWAYS = ("evaluate", "predict", "analyze")
 """One reader of packed images, one of files, and one that keeps numbers of every image; the others are exhaustive."""
