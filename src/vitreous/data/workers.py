@@ -27,8 +27,8 @@ from vitreous.errors import UserError
 from vitreous.inputs import reason
 from vitreous.interrupt import SIGNALS
 
-Asked = TypeVar("Asked")
-Made = TypeVar("Made")
+Task = TypeVar("Task")
+Result = TypeVar("Result")
 
 AHEAD = 2
 """Tasks that a process has at once: it makes one while another waits to be fetched."""
@@ -51,24 +51,24 @@ class WorkersDiedError(Exception):
         self.how, self.task = how, task
 
 
-class WorkerPool(Generic[Asked, Made]):
+class WorkerPool(Generic[Task, Result]):
     """`count` processes that turn tasks into what `make` makes of them; results come in the order of the tasks.
 
     Results travel as pickled NumPy arrays, through pipes: tensors would need /dev/shm, which containers keep small.
     """
 
-    def __init__(self, make: Callable[[Asked], Made], count: int) -> None:
+    def __init__(self, make: Callable[[Task], Result], count: int) -> None:
         self._make, self._count = make, count
         self._workers: list[_Worker] = []
-        self._results: dict[int, Made | None] = {}  # by the number of the task; None where it is not there yet
+        self._results: dict[int, Result | None] = {}  # by the number of the task; None where it is not there yet
         self._number = 0
-        self._again: deque[tuple[int, Asked]] = deque()  # tasks that a process did not get done
+        self._again: deque[tuple[int, Task]] = deque()  # tasks that a process did not get done
         self._deaths = 0
         self._last_stall = float("-inf")  # when one was counted last, by `time.monotonic`
         # multiprocessing waits for its processes when the program ends, and these do not heed its SIGTERM.
         Finalize(self, _end, (self._workers,), exitpriority=10)
 
-    def run(self, tasks: Iterable[Asked]) -> Iterator[Made]:
+    def run(self, tasks: Iterable[Task]) -> Iterator[Result]:
         """What was made of each task. The processes start with the first and live on after the last."""
         rest, begun = deque(tasks), deque[int]()
         try:
@@ -95,7 +95,7 @@ class WorkerPool(Generic[Asked, Made]):
             self._again += worker.tasks.items()
         _end(self._workers)
 
-    def _hand_out(self, rest: deque[Asked], begun: deque[int]) -> None:
+    def _hand_out(self, rest: deque[Task], begun: deque[int]) -> None:
         """Give the least busy processes as much to do as they may have; first what others left undone.
 
         Nothing new while many results wait for an older one: if its process hangs, the others have to fall silent, for

@@ -19,7 +19,7 @@ from vitreous.data.view import ImageInput, look_at
 from vitreous.errors import UserError
 from vitreous.explain.draw import encode, mark, overlay, tile
 from vitreous.explain.methods import check_request, compute_maps, default_method
-from vitreous.explain.place import Place, place_cells, place_patches
+from vitreous.explain.place import PatchGeometry, place_cells, place_patches
 from vitreous.explain.request import ExplanationRequest, Method
 from vitreous.inputs import as_text
 from vitreous.model.network import TracesAttention, check_numbers, evaluating
@@ -51,7 +51,7 @@ class Explanation:
     """The heads that `maps` has; () if it joins them."""
     maps: NDArray[np.float32] = field(repr=False)
     """(layers or 1, heads or 1, rows, columns): one number per patch, as the method gives them."""
-    place: Place
+    place: PatchGeometry
     """Where the patches lie on the image."""
     label: str | None = None
     """The class that was explained, or else the most probable; None of a model without a classifier."""
@@ -96,13 +96,13 @@ class Explanation:
             f"<figcaption>{escape(f'{label}{self.method}')}</figcaption></figure>"
         )
 
-    def _at_most(self, longest: int) -> tuple[Image.Image, Place]:
+    def _at_most(self, longest: int) -> tuple[Image.Image, PatchGeometry]:
         """The image, made smaller if its longer side has more pixels, and where its patches lie."""
         small = self.image.copy()
         small.thumbnail((longest, longest))
         return small, self.place.scaled(small.height, small.width)
 
-    def _drawn(self, image: Image.Image, place: Place, patches: NDArray[np.float32]) -> Image.Image:
+    def _drawn(self, image: Image.Image, place: PatchGeometry, patches: NDArray[np.float32]) -> Image.Image:
         """The patches' numbers over the image, which may have been made smaller."""
         made = overlay(image, place.upsample(patches), place.seen())
         if self.query is not None:

@@ -16,7 +16,7 @@ Map = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class Place:
+class PatchGeometry:
     """How a grid of patches lies on an upright image."""
 
     size: tuple[int, int]
@@ -43,12 +43,12 @@ class Place:
         rows, columns = np.arange(self.size[0]) + 0.5, np.arange(self.size[1]) + 0.5
         return ((rows > top) & (rows < bottom))[:, None] & ((columns > left) & (columns < right))
 
-    def scaled(self, height: int, width: int) -> Place:
+    def scaled(self, height: int, width: int) -> PatchGeometry:
         """The same on the image made smaller or larger."""
         down, across = height / self.size[0], width / self.size[1]
         left, top, right, bottom = self.box
         box = left * across, top * down, right * across, bottom * down
-        return Place((height, width), box, self.grid, (self.step[0] * down, self.step[1] * across))
+        return PatchGeometry((height, width), box, self.grid, (self.step[0] * down, self.step[1] * across))
 
     def centres(self) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
         """The rows' and the columns' centres in the image's pixels, (rows,) and (columns,)."""
@@ -70,18 +70,18 @@ class Place:
         return min(row, self.grid[0] - 1) * self.grid[1] + min(column, self.grid[1] - 1)
 
 
-def place_patches(height: int, width: int, preprocess: Preprocess, patch: int) -> Place:
+def place_patches(height: int, width: int, preprocess: Preprocess, patch: int) -> PatchGeometry:
     """How the patches of side `patch` lie on an image of this height and width, prepared like this."""
     box = seen_box(height, width, preprocess)
     view_height, view_width = preprocess.size
     step = (box[3] - box[1]) * patch / view_height, (box[2] - box[0]) * patch / view_width
-    return Place((height, width), box, grid_of(preprocess.size, patch), step)
+    return PatchGeometry((height, width), box, grid_of(preprocess.size, patch), step)
 
 
-def place_cells(height: int, width: int, preprocess: Preprocess, grid: tuple[int, int]) -> Place:
+def place_cells(height: int, width: int, preprocess: Preprocess, grid: tuple[int, int]) -> PatchGeometry:
     """How a feature map of so many rows and columns, which covers all that the model sees, lies on such an image."""
     box = seen_box(height, width, preprocess)
-    return Place((height, width), box, grid, ((box[3] - box[1]) / grid[0], (box[2] - box[0]) / grid[1]))
+    return PatchGeometry((height, width), box, grid, ((box[3] - box[1]) / grid[0], (box[2] - box[0]) / grid[1]))
 
 
 def _weights(pixels: int, start: float, end: float, step: float, cells: int) -> Map:

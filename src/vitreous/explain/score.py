@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitreous.explain.place import Map, Place
+from vitreous.explain.place import Map, PatchGeometry
 from vitreous.model.network import LeavesPatchesOut
 
 FRACTIONS = (0.1, 0.3, 0.5, 0.7, 0.9)
@@ -64,19 +64,19 @@ def localise(map: NDArray[np.floating], mask: NDArray[np.bool_]) -> Localisation
     )
 
 
-def centre_map(place: Place) -> Map:
+def centre_map(place: PatchGeometry) -> Map:
     """(height, width): a Gaussian in the middle of the image, sigma a quarter of each side; it ignores the image."""
     height, width = place.size
     return _gaussian(np.arange(height) + 0.5, np.arange(width) + 0.5, (0.0, 0.0, width, height))
 
 
-def seen_centre_map(place: Place) -> Map:
+def seen_centre_map(place: PatchGeometry) -> Map:
     """The same in the middle of what the model saw, and 0 elsewhere: a baseline that knows where the crop is."""
     height, width = place.size
     return _gaussian(np.arange(height) + 0.5, np.arange(width) + 0.5, place.box) * place.seen()
 
 
-def centre_patches(place: Place, box: tuple[float, float, float, float] | None = None) -> Map:
+def centre_patches(place: PatchGeometry, box: tuple[float, float, float, float] | None = None) -> Map:
     """(rows, columns): a Gaussian in the middle of the image, or of a box in it, at the patches' centres."""
     height, width = place.size
     return _gaussian(*place.centres(), box or (0.0, 0.0, width, height))

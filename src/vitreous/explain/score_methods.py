@@ -21,7 +21,7 @@ from vitreous.data.source import Source
 from vitreous.data.view import Sample, look_at
 from vitreous.errors import UserError
 from vitreous.explain.methods import check_request, compute_maps
-from vitreous.explain.place import Map, Place, place_patches
+from vitreous.explain.place import Map, PatchGeometry, place_patches
 from vitreous.explain.request import ExplanationRequest, Method
 from vitreous.explain.score import centre_map, centre_patches, localise, removal_curves, seen_centre_map
 from vitreous.model.network import LeavesPatchesOut, check_numbers, evaluating, require
@@ -111,7 +111,7 @@ def score_methods(
 class _Batch:
     images: Tensor
     """(B, C, H, W), normalised."""
-    places: list[Place]
+    places: list[PatchGeometry]
     masks: list[NDArray[np.bool_]] | None
     indices: list[int]
 
@@ -182,7 +182,7 @@ def _batches(
     left_out: dict[str, str],
 ) -> Iterator[_Batch]:
     """The chosen images with their masks; those that cannot be used are added to `left_out`."""
-    read: list[tuple[int, Tensor, Place, NDArray[np.bool_] | None]] = []
+    read: list[tuple[int, Tensor, PatchGeometry, NDArray[np.bool_] | None]] = []
     for position, index in enumerate(chosen):
         try:
             seen = look_at(Sample(source, index), preprocess)

@@ -15,7 +15,7 @@ from vitreous.report.plots import shortened
 
 UNFINISHED = ": it was stopped, and these are the cells that it has so far; repeat the command to go on."
 
-Place = Callable[[ComparisonRow], float | None]
+XValue = Callable[[ComparisonRow], float | None]
 """Where a row stands on the x axis."""
 
 
@@ -112,7 +112,7 @@ def _difference(row: ComparisonRow) -> str:
 def _plots(c: Comparison) -> Iterable[Html]:
     forward = {model.name: float(model.forward_flops) for model in c.models}
     largest = (None, *c.fractions[-1:])
-    wanted: list[tuple[Place, str, str]] = [
+    wanted: list[tuple[XValue, str, str]] = [
         (
             lambda row: row.images,
             "training images",
@@ -140,7 +140,7 @@ def _plots(c: Comparison) -> Iterable[Html]:
     yield side_by_side(*made)
 
 
-def _series(c: Comparison, place: Place) -> list[Line]:
+def _series(c: Comparison, place: XValue) -> list[Line]:
     """One line per model, over its shares of the images; a finished model is a point where its place is known."""
     found = []
     for number, model in enumerate(c.models):
@@ -167,9 +167,10 @@ def _equal(c: Comparison) -> Iterable[Html]:
     if c.biases:
         images = max(bias.images for bias in c.biases.values())
         yield facts({"Bias": f"measured on {images:,} images, on each model's training on the most images, seed 0"})
+    if c.settings:
+        yield facts(_settings(c))
     if not c.tried:
         return
-    yield facts(_settings(c))
     yield tag("h3", "Learning rates")
     yield tag(
         "p",
@@ -211,7 +212,7 @@ def _settings(c: Comparison) -> dict[str, str]:
     if c.cell_flops is not None:
         found["Work"] = (
             f"{operations(c.cell_flops)} for each training: as many as let the cells of all models together fill the "
-            "budget, by the speed that their trials had; a slow model takes longer, a fast one less"
+            "budget, by the speed that was measured first; a slow model takes longer, a fast one less"
         )
     return found
 

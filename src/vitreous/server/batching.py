@@ -22,7 +22,7 @@ from vitreous.server.metrics import ModelMetrics
 from vitreous.server.refusal import RefusedError, too_late, too_many
 from vitreous.server.threads import ThreadPool
 
-Answer = Callable[[Tensor], Tensor]
+Forward = Callable[[Tensor], Tensor]
 """(B, C, H, W) uint8 to (B, ...): an engine's scores or representations."""
 FIRST_GUESS = 0.02
 """Seconds per image before any was computed."""
@@ -104,7 +104,7 @@ class Places:
 @dataclass
 class _Waiting:
     view: Tensor
-    function: Answer
+    function: Forward
     answer: asyncio.Future[Tensor]
     until: float
     since: float = field(default_factory=time.monotonic)
@@ -124,7 +124,7 @@ class Batcher:
         self._busy = 0
         self._workers: set[asyncio.Task[None]] = set()  # held, as the event loop holds tasks by weak references alone
 
-    async def ask(self, function: Answer, views: Sequence[Tensor], seconds: float) -> list[Tensor]:
+    async def ask(self, function: Forward, views: Sequence[Tensor], seconds: float) -> list[Tensor]:
         """What the function says of each view; refused if that takes longer than so many seconds to begin."""
         loop, until = asyncio.get_running_loop(), time.monotonic() + seconds
         waiting = [_Waiting(view, function, loop.create_future(), until) for view in views]
