@@ -49,9 +49,9 @@ from vitreous.inference.speed import measure_speeds
 from vitreous.inference.verify import batched
 from vitreous.jobs.bench import bench
 from vitreous.jobs.evaluate import evaluate
-from vitreous.jobs.export import export_weights
 from vitreous.model.family import build_network, named_config
 from vitreous.model.precision import avoid_broken_amx
+from vitreous.verbs.export import export_weights
 from vitreous.verbs.fit import fit
 from vitreous.weights.bundle import Bundle, load_bundle
 
@@ -87,8 +87,8 @@ def files_section(args: argparse.Namespace) -> dict[str, Any]:
     calibration = tuple(sorted(args.pets.glob("train/*/*.jpg"))[::4][:CALIBRATED])
     exports = Exports(
         bundle=bundle.path,
-        timm=export_weights(bundle, args.runs / "timm", "timm"),
-        huggingface=export_weights(bundle, args.runs / "huggingface", "huggingface"),
+        timm=export_weights(bundle, args.runs / "timm", to="timm"),
+        huggingface=export_weights(bundle, args.runs / "huggingface", to="huggingface"),
         calibration=calibration,
     )
     turns = take_turns(exports, files, args.rounds)
@@ -232,7 +232,7 @@ def accuracy_section(args: argparse.Namespace) -> dict[str, Any]:
         data = open_data(place)
         # int8 is calibrated and judged on training images: the test split is looked at once, below
         seen = Data({"train": data.train}, data.classes)
-        out = export_weights(bundle, args.runs / f"{name}-int8", "openvino", int8=True, calibrate=seen)
+        out = export_weights(bundle, args.runs / f"{name}-int8", to="openvino", int8=True, calibrate=seen)
         found[name]["int8"] = accuracy_of(out, place, "auto")
         found[name]["accuracy_aware"] = read_about(out).accuracy_aware
         print(name, json.dumps(found[name]), flush=True)

@@ -21,7 +21,7 @@ def test_an_unknown_name_is_an_attribute_error():
 
 
 def test_importing_it_does_not_import_torch(subtests):
-    for module in ["vitreous", "vitreous.cli", "vitreous.jobs.models"]:
+    for module in ["vitreous", "vitreous.cli", "vitreous.verbs.models"]:
         with subtests.test(module=module):
             code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
             assert subprocess.run([sys.executable, "-c", code]).returncode == 0

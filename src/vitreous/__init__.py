@@ -17,31 +17,31 @@ if TYPE_CHECKING:
     from vitreous.config.model import ViTConfig
     from vitreous.errors import UserError
     from vitreous.jobs.bench import bench
-    from vitreous.jobs.compare import compare
-    from vitreous.jobs.data_get import get_data
-    from vitreous.jobs.data_list import list_data
-    from vitreous.jobs.data_pack import pack_data
-    from vitreous.jobs.export import export_weights
-    from vitreous.jobs.import_ import import_weights
-    from vitreous.jobs.inspect import inspect
-    from vitreous.jobs.models import models
     from vitreous.jobs.predict import predict
     from vitreous.jobs.predict_many import predict_many
     from vitreous.jobs.probe import probe
-    from vitreous.jobs.transfer import transfer
     from vitreous.model.presets import preset
     from vitreous.model.trace import Trace
     from vitreous.model.vit import ViT
-    from vitreous.training.page import write_report
     from vitreous.verbs.analyze import analyze
+    from vitreous.verbs.compare import compare
+    from vitreous.verbs.data_get import get_data
+    from vitreous.verbs.data_list import list_data
+    from vitreous.verbs.data_pack import pack_data
+    from vitreous.verbs.export import export_weights
     from vitreous.verbs.fit import fit
+    from vitreous.verbs.import_ import import_weights
+    from vitreous.verbs.inspect import inspect
     from vitreous.verbs.load import Model, load
+    from vitreous.verbs.models import models
     from vitreous.verbs.plot_weights import plot_weights
     from vitreous.verbs.pretrain import pretrain
     from vitreous.verbs.reconstruct import reconstruct
+    from vitreous.verbs.report import write_report
     from vitreous.verbs.score_explanations import score_explanations
     from vitreous.verbs.self_train import self_train
     from vitreous.verbs.serve import serve
+    from vitreous.verbs.transfer import transfer
     from vitreous.verbs.walkthrough import write_walkthrough
 
 __version__ = "0.1.0"
@@ -54,16 +54,16 @@ _HOMES = {
     "ViTConfig": "vitreous.config.model",
     "analyze": "vitreous.verbs.analyze",
     "bench": "vitreous.jobs.bench",
-    "compare": "vitreous.jobs.compare",
-    "export_weights": "vitreous.jobs.export",
+    "compare": "vitreous.verbs.compare",
+    "export_weights": "vitreous.verbs.export",
     "fit": "vitreous.verbs.fit",
-    "get_data": "vitreous.jobs.data_get",
-    "import_weights": "vitreous.jobs.import_",
-    "inspect": "vitreous.jobs.inspect",
-    "list_data": "vitreous.jobs.data_list",
+    "get_data": "vitreous.verbs.data_get",
+    "import_weights": "vitreous.verbs.import_",
+    "inspect": "vitreous.verbs.inspect",
+    "list_data": "vitreous.verbs.data_list",
     "load": "vitreous.verbs.load",
-    "models": "vitreous.jobs.models",
-    "pack_data": "vitreous.jobs.data_pack",
+    "models": "vitreous.verbs.models",
+    "pack_data": "vitreous.verbs.data_pack",
     "plot_weights": "vitreous.verbs.plot_weights",
     "predict": "vitreous.jobs.predict",
     "predict_many": "vitreous.jobs.predict_many",
@@ -74,8 +74,8 @@ _HOMES = {
     "score_explanations": "vitreous.verbs.score_explanations",
     "self_train": "vitreous.verbs.self_train",
     "serve": "vitreous.verbs.serve",
-    "transfer": "vitreous.jobs.transfer",
-    "write_report": "vitreous.training.page",
+    "transfer": "vitreous.verbs.transfer",
+    "write_report": "vitreous.verbs.report",
     "write_walkthrough": "vitreous.verbs.walkthrough",
 }
 

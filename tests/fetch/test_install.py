@@ -21,8 +21,8 @@ from vitreous.data.shards.web import RetryPolicy
 from vitreous.data.source import open_data
 from vitreous.errors import UserError
 from vitreous.fetch.install import check_space, install
-from vitreous.jobs.data_get import get_data
 from vitreous.storage.lock import hold_folder
+from vitreous.verbs.data_get import get_data
 
 QUICK = RetryPolicy(seconds=60, pause=0.0, tries=2)
 

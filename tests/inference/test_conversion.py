@@ -29,7 +29,7 @@ pytestmark = pytest.mark.slow
 def exported(request, tmp_path_factory):
     """A plain ViT of two blocks, exported to each runtime."""
     bundle = tiny_bundle()
-    return bundle, export_weights(bundle, tmp_path_factory.mktemp("exported") / "model", request.param)
+    return bundle, export_weights(bundle, tmp_path_factory.mktemp("exported") / "model", to=request.param)
 
 
 def test_an_exported_folder_is_a_model(exported):
@@ -145,7 +145,7 @@ def broken_openvino(plain):
 def test_a_broken_conversion_is_refused_and_names_the_layer(runtime, broken, plain, install, tmp_path):
     install(runtime, broken(plain))
     with pytest.raises(UserError, match=r"0\.0001.*blocks\.1\.mlp\.fc1\b"):
-        export_weights(plain.bundle, tmp_path / "out", runtime)
+        export_weights(plain.bundle, tmp_path / "out", to=runtime)
     assert not list(tmp_path.iterdir())
 
 
@@ -169,7 +169,7 @@ def impossible_shape(plain):
 def test_a_graph_that_cannot_be_computed_is_refused(broken, plain, install, tmp_path):
     install("onnx", broken(plain))
     with pytest.raises(UserError, match=r"^the model: ONNX ") as refused:
-        export_weights(plain.bundle, tmp_path / "out", "onnx")
+        export_weights(plain.bundle, tmp_path / "out", to="onnx")
     assert "0.0001" not in str(refused.value), "it was not computed, so nothing was compared"
     assert not list(tmp_path.iterdir())
 
@@ -187,7 +187,7 @@ def test_a_wrong_graph_is_refused_where_the_layer_cannot_be_found(plain, install
     monkeypatch.setattr(onnxruntime, "InferenceSession", open_once)
     install("onnx", broken_onnx(plain))
     with pytest.raises(UserError, match=r"0\.0001") as refused:
-        export_weights(plain.bundle, tmp_path / "out", "onnx")
+        export_weights(plain.bundle, tmp_path / "out", to="onnx")
     assert "blocks" not in str(refused.value)
 
 

@@ -75,7 +75,7 @@ def test_nncf_is_told_the_accuracy_of_the_images_it_asks_about():
 @pytest.mark.slow
 def test_int8_is_judged_and_its_accuracy_written_down(colours, kept, tmp_path, capsys):
     bundle, data = colours
-    out = export_weights(bundle, tmp_path / "int8", "openvino", int8=True, calibrate=data)
+    out = export_weights(bundle, tmp_path / "int8", to="openvino", int8=True, calibrate=data)
     about = read_about(out)
     assert about.precision == "int8"
     assert about.accuracy is not None
@@ -104,7 +104,7 @@ def test_int8_that_loses_too_much_is_refused(colours, in_openvino, useless, kept
     monkeypatch.setitem(RUNTIMES, "openvino", changed)
     monkeypatch.setattr(exporting, "convert_model", lambda *given: in_openvino)
     with pytest.raises(UserError, match=r"int8 .*66\.67 .*36 .*100\.00%"):
-        export_weights(bundle, tmp_path / "out", "openvino", int8=True, calibrate=data)
+        export_weights(bundle, tmp_path / "out", to="openvino", int8=True, calibrate=data)
     assert len(tried) == 2, "plain, then with the costliest operations kept"
     assert tried[1] == ["judged", "labels", "max_drop", "transformer"]
     assert not (tmp_path / "out").exists()

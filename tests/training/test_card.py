@@ -9,9 +9,9 @@ from vitreous import preset
 from vitreous.config.data import Preprocess
 from vitreous.config.train import Training
 from vitreous.distributed.meter import Cost
-from vitreous.jobs.import_ import _card
 from vitreous.training.request import PretrainRequest
 from vitreous.training.result import PretrainResult, model_card, pretrain_card
+from vitreous.verbs.import_ import _card
 from vitreous.weights.bundle import _plain_card
 from vitreous.weights.markdown import code, visible
 

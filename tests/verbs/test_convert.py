@@ -112,7 +112,7 @@ def test_export_and_open_again(capsys, tmp_path, to):
 
 def test_timms_folder_says_all_that_a_bundle_says(tmp_path):
     bundle = load_bundle(make_bundle(tmp_path / "b"))
-    export_weights(bundle, tmp_path / "out", "timm")
+    export_weights(bundle, tmp_path / "out", to="timm")
     found = open_weights(tmp_path / "out")
     assert (found.preprocess, found.labels, found.model.config) == (
         bundle.preprocess,
@@ -125,7 +125,7 @@ def test_timms_folder_says_all_that_a_bundle_says(tmp_path):
 
 def test_an_unknown_format(tmp_path):
     with pytest.raises(UserError, match=r"to='tflite': .*huggingface, timm, google, openvino"):
-        export_weights(make_bundle(tmp_path / "b"), tmp_path / "out", "tflite")
+        export_weights(make_bundle(tmp_path / "b"), tmp_path / "out", to="tflite")
 
 
 VERBS = {
@@ -151,7 +151,7 @@ def test_every_verb_takes_a_source(capsys, tmp_path, monkeypatch, subtests):
     data = make_images(tmp_path / "images", count=8)
     (tmp_path / "names.txt").write_text("\n".join(sorted(path.name for path in data.iterdir())))
     import_weights("ViT.npz", tmp_path / "named", labels=tmp_path / "names.txt")
-    export_weights(tmp_path / "named", tmp_path / "theirs", "timm")
+    export_weights(tmp_path / "named", tmp_path / "theirs", to="timm")
     for name, words in VERBS.items():
         with subtests.test(name):
             model = "theirs" if name == "evaluate" else "ViT.npz"  # evaluate matches names, which an .npz does not have

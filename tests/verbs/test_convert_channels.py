@@ -35,7 +35,7 @@ def test_in_and_out_without_loss(tmp_path, to, subtests):
             model = write(place / "w.safetensors", count)
             made = import_weights(place / "w.safetensors", place / "b", preprocess="mean=0.2,std=0.1")
             assert re.search(rf"/4, 16, {count}\b.*\b5\b", made.description)
-            out = export_weights(place / "b", place / ("m.npz" if to == "google" else "out"), to)
+            out = export_weights(place / "b", place / ("m.npz" if to == "google" else "out"), to=to)
             images = random_images(model)
             expected = NumpyViT(model.config, model.state_dict())(images.numpy())
             for path in (place / "b", out):

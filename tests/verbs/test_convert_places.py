@@ -74,18 +74,18 @@ def test_the_source_is_not_written_over(tmp_path):
     for to in ("timm", "huggingface"):
         for out in (bundle, tmp_path / "run"):
             with pytest.raises(UserError, match=f"{out}: "):
-                export_weights(bundle, out, to)
+                export_weights(bundle, out, to=to)
     assert held(tmp_path) == before
-    export_weights(bundle, tmp_path / "t", "timm")
+    export_weights(bundle, tmp_path / "t", to="timm")
     with pytest.raises(UserError, match=f"{tmp_path / 't'}: "):
-        export_weights(tmp_path / "t", tmp_path / "t", "timm")
+        export_weights(tmp_path / "t", tmp_path / "t", to="timm")
 
 
 @pytest.mark.parametrize("to", ["timm", "huggingface"])
 def test_an_export_replaces_an_earlier_one_and_all_may_read_it(tmp_path, to):
     bundle = make_bundle(tmp_path / "b")
     for _ in range(2):
-        export_weights(bundle, tmp_path / "out", to)
+        export_weights(bundle, tmp_path / "out", to=to)
     modes = {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "out").iterdir()}
     umask = os.umask(0)
     os.umask(umask)
@@ -94,8 +94,8 @@ def test_an_export_replaces_an_earlier_one_and_all_may_read_it(tmp_path, to):
 
 def test_an_npz_is_replaced_and_nothing_else(tmp_path):
     bundle, out = make_bundle(tmp_path / "b"), tmp_path / "x.npz"
-    export_weights(bundle, out, "google")
-    export_weights(bundle, out, "google")
+    export_weights(bundle, out, to="google")
+    export_weights(bundle, out, to="google")
     np.savez(tmp_path / "data.npz", images=np.zeros(3))
     with np.load(out) as published:
         np.savez(tmp_path / "published.npz", **published)  # the same tensors, from somebody else
@@ -104,9 +104,9 @@ def test_an_npz_is_replaced_and_nothing_else(tmp_path):
     os.link(tmp_path / "x.npz.txt", tmp_path / "words.npz")
     for name in ("data.npz", "published.npz", "folder.npz", "words.npz"):
         with pytest.raises(UserError, match=f"{name}: "):
-            export_weights(bundle, tmp_path / name, "google")
+            export_weights(bundle, tmp_path / name, to="google")
     with pytest.raises(UserError, match=f"{out}: "):
-        export_weights(out, out, "google")
+        export_weights(out, out, to="google")
     assert not list(tmp_path.glob(".*.new"))
 
 
@@ -125,9 +125,9 @@ def test_a_hugging_face_model_goes_to_timm_with_timms_epsilon(tmp_path):
     write_huggingface(tmp_path / "hf", model, preprocess_for(model), tuple("abcde"), {})
     for to in ("timm", "google"):
         with pytest.raises(UserError, match=r"1e-12.*--epsilon 1e-6"):
-            export_weights(tmp_path / "hf", tmp_path / "out.npz", to)
+            export_weights(tmp_path / "hf", tmp_path / "out.npz", to=to)
     import_weights(tmp_path / "hf", tmp_path / "b", epsilon=1e-6)
-    export_weights(tmp_path / "b", tmp_path / "t", "timm")
+    export_weights(tmp_path / "b", tmp_path / "t", to="timm")
     assert open_weights(tmp_path / "t").model.config.norm_eps == 1e-6
     for wrong in (0.0, float("nan")):
         with pytest.raises(UserError, match=f"epsilon={wrong}"):

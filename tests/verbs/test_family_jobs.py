@@ -65,11 +65,11 @@ def test_its_features_are_probed_and_kept(place, tmp_path):
     assert (found.n, found.width, found.scores[0].accuracy) == (12, 8, 1.0)
     again = probe(place / "bundle", place / "data", protocol="knn")
     assert again.scores == found.scores
-    assert len(list((tmp_path / "cache" / "features").iterdir())) == 2
+    assert len(list((tmp_path / "cache" / "computed" / "features").iterdir())) == 2
     changed = load_bundle(place / "bundle")
     changed.model.blocks[0][0].running_mean.add_(1.0)  # a buffer matters as a weight does
     probe(changed, place / "data", protocol="knn")
-    assert len(list((tmp_path / "cache" / "features").iterdir())) == 4
+    assert len(list((tmp_path / "cache" / "computed" / "features").iterdir())) == 4
 
 
 def test_it_is_explained_by_gradcam_on_the_images_own_pixels(place):
@@ -165,7 +165,7 @@ def test_it_is_imported_as_it_is_and_exported_to_nobody(place, tmp_path):
     assert load_bundle(tmp_path / "copy").model.config == TinyConvConfig(classes=5)
     for to in ("google", "huggingface", "timm"):
         with pytest.raises(UserError, match=f"to={to!r}: .*'tiny-conv'"):
-            export_weights(place / "bundle", tmp_path / "out.npz", to)
+            export_weights(place / "bundle", tmp_path / "out.npz", to=to)
 
 
 def test_what_only_a_vit_can_do_says_so(place, tmp_path):

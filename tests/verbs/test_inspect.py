@@ -1,7 +1,8 @@
 """The report on data, by its verb's function."""
 
 from support.colours import make_images
-from vitreous.jobs.inspect import inspect
+from vitreous.callbacks import Callbacks
+from vitreous.verbs.inspect import inspect
 
 
 def test_a_folder_with_trouble(tmp_path):
@@ -11,7 +12,7 @@ def test_a_folder_with_trouble(tmp_path):
     copy.write_bytes((tmp_path / "p" / "train" / "red" / "0.png").read_bytes())
     (tmp_path / "p" / "train" / "blue" / "0.png").write_bytes(b"no")
     done = []
-    found = inspect(tmp_path / "p", progress=lambda *counts: done.append(counts))
+    found = inspect(tmp_path / "p", callbacks=Callbacks(progress=lambda _, *counts: done.append(counts)))
     assert found.images == 16
     assert {name: part.images for name, part in found.splits.items()} == {"train": 9, "test": 7}
     assert list(found.unreadable) == [str(tmp_path / "p" / "train" / "blue" / "0.png")]

@@ -21,8 +21,8 @@ from vitreous import UserError, export_weights
 from vitreous.inference.prediction import plan, table
 from vitreous.inference.prediction.cluster import Cluster, _check_answers, fewest_beside_gpu, open_cluster
 from vitreous.inference.prediction.parts import PartWorker
-from vitreous.jobs.data_pack import pack_data
 from vitreous.jobs.predict_many import predict_many
+from vitreous.verbs.data_pack import pack_data
 from vitreous.weights.bundle import load_bundle, save_bundle
 
 EACH = 60
@@ -179,7 +179,7 @@ def test_other_data_models_and_settings_are_refused(whole, bundle, all_images, t
 
 @pytest.fixture(scope="module")
 def exported(bundle, tmp_path_factory):
-    return export_weights(bundle, tmp_path_factory.mktemp("exported") / "onnx", "onnx")
+    return export_weights(bundle, tmp_path_factory.mktemp("exported") / "onnx", to="onnx")
 
 
 @pytest.mark.slow

@@ -85,7 +85,7 @@ def test_predictions_are_the_same_with_and_without_ray(address, tmp_path):
     """From a folder of timm, with an unreadable image."""
     images = make_images(tmp_path / "p", count=30)
     (images / "red" / "7.png").write_text("no image")
-    model = export_weights(make_bundle(tmp_path / "b"), tmp_path / "timm", "timm")
+    model = export_weights(make_bundle(tmp_path / "b"), tmp_path / "timm", to="timm")
     options = ("--preprocess", "crop=0.9", "--engine", "torch", "--out", tmp_path / "ray", "--ray", address)
     driver = start(model, images, *options)
     said, err = driver.communicate(timeout=SECONDS)

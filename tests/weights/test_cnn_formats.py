@@ -77,7 +77,7 @@ ROUND_TRIPS = {
 )
 def test_out_and_in_and_out_again_to_the_last_bit(tmp_path, config, to, name):
     network = saved(tmp_path / "bundle", config, resize="stretch", interpolation="bilinear")
-    out = export_weights(tmp_path / "bundle", tmp_path / "one" / name, to)
+    out = export_weights(tmp_path / "bundle", tmp_path / "one" / name, to=to)
     size = f"size={config.image_size[0]}x{config.image_size[1]}"
     found = open_weights(out, size if to == "google" else None)
     assert found.model.config == config
@@ -85,7 +85,7 @@ def test_out_and_in_and_out_again_to_the_last_bit(tmp_path, config, to, name):
     if to != "google":
         assert found.preprocess == prepared(config, resize="stretch", interpolation="bilinear")
         assert found.labels == LABELS[: config.classes]
-    again = export_weights(found, tmp_path / "two" / name, to)
+    again = export_weights(found, tmp_path / "two" / name, to=to)
     file = "" if to == "google" else "model.safetensors"
     read = np.load if to == "google" else load_file
     first, second = read(out / file if file else out), read(again / file if file else again)
@@ -140,7 +140,7 @@ def test_what_timm_has_no_word_for(tmp_path, config, missing):
     assert said["architecture"] == "vitreous"
     assert re.search(missing, said["timm"])
     with pytest.raises(UserError, match="timm"):
-        export_weights(tmp_path / "bundle", tmp_path / "out", "timm")
+        export_weights(tmp_path / "bundle", tmp_path / "out", to="timm")
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_what_timm_has_no_word_for(tmp_path, config, missing):
 @torch.no_grad()
 def test_transformers_opens_what_is_written(tmp_path, config):
     network = saved(tmp_path / "bundle", config, crop=0.8)
-    out = export_weights(tmp_path / "bundle", tmp_path / "out", "huggingface")
+    out = export_weights(tmp_path / "bundle", tmp_path / "out", to="huggingface")
     theirs = AutoModelForImageClassification.from_pretrained(out).eval()
     images = random_images(config)
     assert (theirs(images).logits - network(images)).abs().max() < 1e-4
@@ -186,20 +186,20 @@ def test_what_hugging_face_has_no_word_for(tmp_path):
     ):
         saved(tmp_path / str(number), config)
         with pytest.raises(UserError, match=names):
-            export_weights(tmp_path / str(number), tmp_path / "out", "huggingface")
+            export_weights(tmp_path / str(number), tmp_path / "out", to="huggingface")
 
 
 def test_efficientnet_is_no_npz(tmp_path):
     saved(tmp_path / "bundle", SMALL_EFFICIENTNET)
     with pytest.raises(UserError, match=r"'efficientnet' .*'huggingface'"):
-        export_weights(tmp_path / "bundle", tmp_path / "m.npz", "google")
+        export_weights(tmp_path / "bundle", tmp_path / "m.npz", to="google")
 
 
 @pytest.mark.slow
 @torch.no_grad()
 def test_timm_reads_googles_file_as_we_write_it(tmp_path):
     network = saved(tmp_path / "bundle", R50)
-    out = export_weights(tmp_path / "bundle", tmp_path / "m.npz", "google")
+    out = export_weights(tmp_path / "bundle", tmp_path / "m.npz", to="google")
     theirs = timm.create_model("resnetv2_50x1_bit", num_classes=5).eval()
     theirs.load_pretrained(out)
     images = random_images(R50)
@@ -207,10 +207,10 @@ def test_timm_reads_googles_file_as_we_write_it(tmp_path):
     found = open_weights(out)
     assert found.preprocess == Preprocess(crop=0.875, interpolation="bilinear")
     assert "does not say how its images were prepared" in found.notes[-1]
-    export_weights(tmp_path / "bundle", out, "google")  # an earlier export is replaced
+    export_weights(tmp_path / "bundle", out, to="google")  # an earlier export is replaced
     (tmp_path / "other.npz").write_bytes(b"mine")
     with pytest.raises(UserError, match=r"other\.npz: "):
-        export_weights(tmp_path / "bundle", tmp_path / "other.npz", "google")
+        export_weights(tmp_path / "bundle", tmp_path / "other.npz", to="google")
 
 
 @pytest.mark.parametrize("variant", ["resnetv2_50x1_bit.goog_in21k_ft_in1k", "tf_efficientnet_b0.ns_jft_in1k"])
@@ -266,7 +266,7 @@ def test_hugging_faces_processor_of_efficientnet_divides_twice():
 def folder(place, config, said):
     """An export to Hugging Face, with these fields of its config.json changed."""
     saved(place / "bundle", config)
-    export_weights(place / "bundle", place / "out", "huggingface")
+    export_weights(place / "bundle", place / "out", to="huggingface")
     file = place / "out" / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | said))
     (place / "out" / "manifest.json").unlink()  # as anybody's folder

@@ -12,8 +12,8 @@ import torch
 from support.commands import MB, check_ended_well, check_refused, run_command
 from support.greys import draw_images, make_weights
 from vitreous import UserError
-from vitreous.jobs.export import export_weights
 from vitreous.storage.manifest import write_manifest
+from vitreous.verbs.export import export_weights
 from vitreous.weights.bundle import load_bundle
 
 KINDS = ("bundle", "timm", "huggingface")
@@ -26,7 +26,7 @@ def original(tmp_path_factory):
     draw_images(root / "images", count=1)
     make_weights(root / "bundle")
     for kind in KINDS[1:]:
-        export_weights(root / "bundle", root / kind, kind)
+        export_weights(root / "bundle", root / kind, to=kind)
     return root
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from vitreous.arguments import Count, Merge, Workers
+from vitreous.config.data import Preprocess
 from vitreous.config.engine import EngineChoice, Precision
 from vitreous.config.options import positional
 
@@ -46,10 +47,21 @@ class RunOptions(WorkersOption, DeviceOption):
 
 
 @dataclass(frozen=True, kw_only=True)
+class StudyOptions(WorkersOption, DeviceOption):
+    """Where a study of several trainings is written, and how it uses the machine."""
+
+    out: str | Path | None = None
+    """FOLDER: The folder of the study. Default: runs/, the name of the data or the model, and the verb, such as
+    runs/photos-compare."""
+    overwrite: bool = False
+    """Delete the study that the folder holds, finished or not, and begin anew."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class PreprocessOption:
     """How images are prepared."""
 
-    preprocess: str | None = None
+    preprocess: Preprocess | str | None = None
     """TEXT: Changes to the model's preprocessing, such as "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic"."""
 
 

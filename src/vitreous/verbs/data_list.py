@@ -1,15 +1,18 @@
-"""`vitreous data list`: the table of public datasets, and which are on this machine."""
+"""`vitreous data list`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from vitreous.arguments import checked
-from vitreous.data.datasets.entry import Dataset
-from vitreous.data.datasets.place import data_root, is_here
-from vitreous.data.datasets.table import DATASETS
+from vitreous.cli.terminal import console, printable, table
+from vitreous.cli.verb import Verb, verb
 from vitreous.errors import UserError
+from vitreous.verbs.data_get import DataRoot
+
+if TYPE_CHECKING:
+    from vitreous.data.datasets.entry import Dataset
 
 
 @dataclass(frozen=True)
@@ -53,14 +56,45 @@ class DatasetRow:
     notes: tuple[str, ...]
 
 
-@checked
-def list_data(*, root: str | Path | None = None) -> list[DatasetRow]:
-    """All datasets of the table, in its order. root: where to look for them; default as in `get_data`."""
-    place = data_root(root)
-    return [_row(dataset, place) for dataset in DATASETS.values()]
+@dataclass(frozen=True)
+class DataList(DataRoot, Verb[list[DatasetRow]]):
+    """List the public datasets that `data get` knows, with their classes, splits, size and licence."""
+
+    json_help: ClassVar[str] = "Print one JSON list, with files (addresses, sizes, checksums), citations and notes."
+
+    def run(self) -> list[DatasetRow]:
+        """All datasets of the table, in its order."""
+        from vitreous.data.datasets.place import data_root
+        from vitreous.data.datasets.table import DATASETS
+
+        return [_row(dataset, data_root(self.root)) for dataset in DATASETS.values()]
+
+    def to_json(self, result: list[DatasetRow]) -> Any:
+        """Every field."""
+        return [asdict(row) for row in result]
+
+    def show(self, result: list[DatasetRow]) -> None:
+        """A table."""
+        from vitreous.inputs import size_text
+
+        listed = table("dataset", "here", "classes#", "train#", "val#", "test#", "size#", "VTAB", "licence")
+        for row in result:
+            counts = (f"{row.splits[split]:,}" if split in row.splits else "" for split in ("train", "val", "test"))
+            size = "" if row.bytes is None else size_text(row.bytes)
+            name = row.name + ("*" if row.by_hand else "")
+            here = "yes" if row.here else "damaged" if row.damaged else ""
+            listed.add_row(name, here, str(row.classes), *counts, size, row.vtab or "", row.licence)
+        page = console()
+        page.print(listed)
+        page.print("\n* Some files only a person can get; `vitreous data get NAME` says which, and where to put them.")
+        for row in result:
+            if row.damaged:
+                page.print(printable(f"{row.name}: {row.damaged}"))
 
 
 def _row(dataset: Dataset, root: Path) -> DatasetRow:
+    from vitreous.data.datasets.place import is_here
+
     here, damaged = False, None
     try:
         here = is_here(dataset, root)
@@ -84,3 +118,6 @@ def _row(dataset: Dataset, root: Path) -> DatasetRow:
         homepage=dataset.homepage,
         notes=dataset.remarks,
     )
+
+
+list_data = verb(DataList)

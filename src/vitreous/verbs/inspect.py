@@ -2,40 +2,47 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
 
-import tyro
-
-from vitreous.cli.terminal import Flag, console, option, print_json, printable, progress, table
+from vitreous.cli.terminal import console, printable, table
+from vitreous.cli.verb import Verb, verb
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from rich.console import Console
 
     from vitreous.data.health import Duplicates, HealthReport
+    from vitreous.data.source import Data
 
-SHOWN = 10
+MAX_LINES = 10
+"""Shown of a list; --json has all."""
 
 
-def inspect(data: Annotated[str, tyro.conf.Positional, option("DATA")], json: Flag = False) -> None:
-    """Check data before training: counts, sizes, unreadable files, duplicates, leaks between splits.
+@dataclass(frozen=True)
+class Inspect(Verb["HealthReport"]):
+    """Check data before training: counts, sizes, unreadable files, duplicates, leaks between splits."""
 
-    Args:
-        data: A folder with one subfolder per class, a CSV or JSONL list, packed data, shards, data:NAME, or builtin.
-        json: Print one JSON object with everything.
-    """
-    from vitreous.jobs.inspect import inspect as look
+    data: str | Path | Data
+    """DATA: A folder with one subfolder per class, a CSV or JSONL list, packed data, shards, data:NAME, or builtin."""
+    json_help: ClassVar[str] = "Print one JSON object with everything."
 
-    with progress("reading") as bar:
-        found = look(data, progress=bar)
-    if json:
-        print_json(found.to_json())
-        return
-    page = console()
-    _show_splits(page, found)
-    _show_images(page, found)
-    _show_trouble(page, found)
+    def run(self) -> HealthReport:
+        """Read every image once."""
+        from functools import partial
+
+        from vitreous.data.health import inspect_data
+        from vitreous.inference.opening import open_dataset
+
+        return inspect_data(open_dataset(self.data), partial(self.told.progress, "reading"))
+
+    def show(self, result: HealthReport) -> None:
+        """Counts, sizes, and what is wrong."""
+        page = console()
+        _show_splits(page, result)
+        _show_images(page, result)
+        _show_trouble(page, result)
 
 
 def _show_splits(page: Console, found: HealthReport) -> None:
@@ -49,11 +56,11 @@ def _show_splits(page: Console, found: HealthReport) -> None:
     page.print(splits)
     page.print()
     classes = table("class", *(f"{name}#" for name in found.splits))
-    for label in found.classes[: 4 * SHOWN]:
+    for label in found.classes[: 4 * MAX_LINES]:
         classes.add_row(printable(label), *(f"{split.counts.get(label, 0):,}" for split in found.splits.values()))
     page.print(classes)
-    if len(found.classes) > 4 * SHOWN:
-        page.print(f"... and {len(found.classes) - 4 * SHOWN} more; --json lists all")
+    if len(found.classes) > 4 * MAX_LINES:
+        page.print(f"... and {len(found.classes) - 4 * MAX_LINES} more; --json lists all")
     page.print()
 
 
@@ -91,7 +98,10 @@ def _list(page: Console, title: str, lines: list[str]) -> None:
     if not lines:
         return
     page.print(f"\n{len(lines):,} {title}:")
-    for line in lines[:SHOWN]:
+    for line in lines[:MAX_LINES]:
         page.print(f"  {line}", soft_wrap=True)
-    if len(lines) > SHOWN:
-        page.print(f"  ... and {len(lines) - SHOWN:,} more; --json lists all")
+    if len(lines) > MAX_LINES:
+        page.print(f"  ... and {len(lines) - MAX_LINES:,} more; --json lists all")
+
+
+inspect = verb(Inspect)
