@@ -1,19 +1,25 @@
 """Features are found again for the same weights, preprocessing and images, and for nothing else."""
 
 import dataclasses
-import os
 
+import pytest
 import torch
 from safetensors.torch import load_file
 
 from support.colours import PREPROCESS, make_images
 from vitreous import ViT, ViTConfig
 from vitreous.data.source import open_data
-from vitreous.evaluate.feature_cache import FeatureCache, StoredFeatures, default_folder, features_key
+from vitreous.evaluate.feature_cache import FeatureCache, StoredFeatures, features_key
+from vitreous.storage.cache import cache_path
 
 STORED = StoredFeatures(
     torch.randn(4, 3, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 3, 4]), {2: "no"}
 )
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path / "cache"))
 
 
 def model(seed=0):
@@ -26,20 +32,21 @@ def same(one, other):
     assert one.unreadable == other.unreadable
 
 
-def test_what_is_put_is_got(tmp_path):
-    cache = FeatureCache(tmp_path / "new" / "folder")
+def test_what_is_put_is_got():
+    cache = FeatureCache()
     assert cache.get("a") is None
     cache.put("a", STORED)
     same(cache.get("a"), STORED)
     assert cache.get("b") is None
-    assert [path.name for path in cache.folder.iterdir()] == ["a.safetensors"]  # nothing half-written is left
+    file = cache_path("features", "a.safetensors")
+    assert list(file.parent.iterdir()) == [file]  # nothing half-written is left
     assert not cache.remarks
 
 
-def test_every_damaged_bit_is_noticed(tmp_path):
-    cache = FeatureCache(tmp_path)
+def test_every_damaged_bit_is_noticed():
+    cache = FeatureCache()
     cache.put("a", STORED)
-    file = tmp_path / "a.safetensors"
+    file = cache_path("features", "a.safetensors")
     whole = file.read_bytes()
     start = 8 + int.from_bytes(whole[:8], "little")
     for place in [0, 9, *range(start, len(whole), 7)]:
@@ -54,23 +61,10 @@ def test_every_damaged_bit_is_noticed(tmp_path):
 
 
 def test_a_cache_that_cannot_be_written_is_done_without(tmp_path):
-    (tmp_path / "file").write_text("in the way")
-    cache = FeatureCache(tmp_path / "file")
+    (tmp_path / "cache").write_text("in the way")
+    cache = FeatureCache()
     cache.put("a", STORED)
     assert "VITREOUS_CACHE" in cache.remarks[0]
-
-
-def test_the_least_used_go_when_it_is_full(tmp_path, monkeypatch):
-    cache = FeatureCache(tmp_path)
-    cache.put("a", STORED)
-    size = (tmp_path / "a.safetensors").stat().st_size
-    monkeypatch.setattr("vitreous.evaluate.feature_cache.LIMIT", 2 * size + 10)
-    cache.put("b", STORED)
-    for age, key in enumerate("ab"):
-        os.utime(tmp_path / f"{key}.safetensors", (age, age))
-    cache.get("a")  # now it is b that was not used for longest
-    cache.put("c", STORED)
-    assert sorted(path.stem for path in tmp_path.iterdir()) == ["a", "c"]
 
 
 def test_the_key_is_of_the_content(tmp_path):
@@ -93,17 +87,9 @@ def test_the_key_is_of_the_content(tmp_path):
     assert len(others | {key}) == 7
 
 
-def test_where_it_is(monkeypatch, tmp_path):
-    monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path))
-    assert default_folder() == tmp_path / "features"
-    monkeypatch.delenv("VITREOUS_CACHE")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "x"))
-    assert default_folder() == tmp_path / "x" / "vitreous" / "features"
-
-
-def test_the_file_is_plain_safetensors_without_labels(tmp_path):
+def test_the_file_is_plain_safetensors_without_labels():
     """Labels are the data's affair, and may change while the images stay."""
-    FeatureCache(tmp_path).put("a", STORED)
-    found = load_file(tmp_path / "a.safetensors")
+    FeatureCache().put("a", STORED)
+    found = load_file(cache_path("features", "a.safetensors"))
     assert set(found) == {"features", "index"}
     assert torch.equal(found["features"], STORED.features)

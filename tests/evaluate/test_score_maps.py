@@ -1,7 +1,6 @@
 """What a teacher says of places, by hand for each kind of network; and that what is kept of it is kept whole."""
 
 import os
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -14,11 +13,12 @@ from vitreous.config.bit import BiTConfig
 from vitreous.config.model import ModelConfig
 from vitreous.config.stem import ConvStem
 from vitreous.data.packed import ArraySource
-from vitreous.evaluate.feature_cache import answers_key
+from vitreous.evaluate.feature_cache import logits_key
 from vitreous.evaluate.places import place_scores
-from vitreous.evaluate.score_maps import MapStore, StoredMaps, image_digests, spread_out, top_classes
+from vitreous.evaluate.score_maps import MapStore, StoredMaps, all_probabilities, image_digests, top_classes
 from vitreous.model.family import build_network, classifiers, named_config
 from vitreous.model.network import Network
+from vitreous.storage import cache
 
 VIT = ViTConfig(width=16, depth=2, heads=2, mlp_width=32, patch=4, image_size=(16, 24), classes=5)
 
@@ -174,7 +174,7 @@ def test_the_likeliest_classes_are_kept_and_the_rest_is_shared():
     classes, shares = top_classes(scores, 3)
     assert classes.tolist() == [[3, 0, 5]]
     assert shares.dtype == torch.float16
-    full = spread_out(classes, shares, 7)[0].double().numpy()
+    full = all_probabilities(classes, shares, 7)[0].double().numpy()
     np.testing.assert_allclose(full[[3, 0, 5]], exact[[3, 0, 5]], rtol=1e-3)
     np.testing.assert_allclose(full[[1, 2, 4, 6]], exact[[1, 2, 4, 6]].sum() / 4, rtol=2e-2)
     assert full.sum() == pytest.approx(1, abs=1e-6)
@@ -184,13 +184,13 @@ def test_with_few_classes_all_are_kept(subtests):
     for count in [2, 5, 6]:
         with subtests.test(count=count):
             scores = torch.randn(4, 3, count, generator=torch.Generator().manual_seed(0))
-            full = spread_out(*top_classes(scores, 6), count)
+            full = all_probabilities(*top_classes(scores, 6), count)
             torch.testing.assert_close(full, scores.softmax(-1), atol=5e-4, rtol=0)
             torch.testing.assert_close(full.sum(-1), torch.ones(4, 3))
 
 
 def test_a_class_of_nearly_all_leaves_nothing_below_zero():
-    full = spread_out(*top_classes(torch.tensor([[30.0, 0.0, -5.0, 1.0]]), 2), 4)
+    full = all_probabilities(*top_classes(torch.tensor([[30.0, 0.0, -5.0, 1.0]]), 2), 4)
     assert full.min() >= 0
     assert full[0, 0] == 1
 
@@ -200,7 +200,7 @@ def digest(number):
 
 
 def stored(store, digests, name=str):
-    return StoredMaps(store.known(), digests, store.count, name)
+    return StoredMaps(store.index(), digests, store.classes, name)
 
 
 def some(first, count, classes=7):
@@ -216,13 +216,13 @@ def test_what_was_written_is_read_again(tmp_path, subtests):
             (path,) = store.folder.iterdir()
             records = np.load(path, allow_pickle=False)
             assert records.dtype["classes"].base == np.dtype(kind)
-            assert records.dtype["shares"].base == np.dtype("<f2")
+            assert records.dtype["probabilities"].base == np.dtype("<f2")
             assert len(path.read_bytes()) < 12 * (16 + 6 * 5 * (2 + records.dtype["classes"].base.itemsize)) + 500
-            assert set(store.known()) == {digest(i) for i in range(12)}
+            assert set(store.index()) == {digest(i) for i in range(12)}
             maps = stored(store, [digest(9), digest(2), None, digest(77)], "image {}".format)
             expected = torch.stack([parts[8][1], parts[0][2]])
             found = maps.read(torch.tensor([0, 1]))
-            torch.testing.assert_close(found, spread_out(*top_classes(expected, 5), classes), rtol=0, atol=0)
+            torch.testing.assert_close(found, all_probabilities(*top_classes(expected, 5), classes), rtol=0, atol=0)
             for number in (2, 3):
                 with pytest.raises(UserError, match=f"^image {number}:"):
                     maps.read(torch.tensor([number]))
@@ -234,7 +234,7 @@ def test_what_is_written_is_known_without_reading_it_again(tmp_path, monkeypatch
     written = store.write(([digest(i)], some(i, 1)) for i in range(3))
     vain = store.write_unreadable([digest(5), digest(6)])
     assert vain == {digest(5): None, digest(6): None}
-    assert store.known() == written | vain
+    assert store.index() == written | vain
     assert len(written) == 3
     assert all(path.exists() and row == 0 for path, row in written.values())
     assert store.write_unreadable([]) == {}
@@ -248,12 +248,12 @@ def test_reading_many_images_and_files_is_told(tmp_path, monkeypatch):
     image_digests(source, lambda *done: told.append(done))
     assert told == [(256, 600), (512, 600), (600, 600)]
     told.clear()
-    answers_key("teacher", source, lambda *done: told.append(done))
+    logits_key("teacher", source, lambda *done: told.append(done))
     assert told == [(256, 600), (512, 600), (600, 600)]
     told.clear()
     store = MapStore(tmp_path / "maps", 7, 5)
     store.write(([digest(i)], some(i, 1)) for i in range(3))
-    store.known(lambda *done: told.append(done))
+    store.index(lambda *done: told.append(done))
     assert told == [(1, 3), (2, 3), (3, 3)]
 
 
@@ -268,7 +268,7 @@ def test_what_was_made_before_a_crash_is_kept(tmp_path, monkeypatch):
 
     with pytest.raises(RuntimeError):
         store.write(crashing())
-    assert set(store.known()) == {digest(i) for i in range(4)}
+    assert set(store.index()) == {digest(i) for i in range(4)}
 
 
 def test_a_damaged_file_counts_as_not_made(tmp_path, monkeypatch, subtests):
@@ -278,7 +278,7 @@ def test_a_damaged_file_counts_as_not_made(tmp_path, monkeypatch, subtests):
             store = MapStore(tmp_path / damage, 7, 5)
             store.write(([digest(i)], some(i, 1)) for i in range(3))
             whole = stored(store, [digest(i) for i in range(3)])
-            path, _ = store.known()[digest(1)]
+            path, _ = store.index()[digest(1)]
             data = bytearray(path.read_bytes())
             data[-3] ^= 1
             if damage == "pickle":
@@ -287,7 +287,7 @@ def test_a_damaged_file_counts_as_not_made(tmp_path, monkeypatch, subtests):
                 np.save(path, np.zeros(4))
             else:
                 path.write_bytes({"flip": bytes(data), "cut": bytes(data[:-20]), "empty": b""}[damage])
-            assert set(store.known()) == {digest(0), digest(2)}
+            assert set(store.index()) == {digest(0), digest(2)}
             again = stored(store, [digest(i) for i in range(3)])
             assert [str(path) in remark for remark in store.remarks] == [True]
             assert not path.exists()
@@ -299,49 +299,36 @@ def test_files_of_others_in_the_folder_are_left_alone(tmp_path):
     (tmp_path / "maps").mkdir()
     (tmp_path / "maps/mine.npy").write_bytes(b"precious")
     store = MapStore(tmp_path / "maps", 7, 5)
-    assert store.known() == {}
-    store.touch()
+    assert store.index() == {}
     assert (tmp_path / "maps/mine.npy").read_bytes() == b"precious"
     assert store.remarks == []
 
 
-def unused_for(store, days):
-    then = time.time() - days * 24 * 3600
-    os.utime(store.folder, (then, then))
-
-
-def test_maps_that_were_not_used_for_longest_are_removed(tmp_path, monkeypatch):
-    stores = [MapStore(tmp_path / name, 7, 5) for name in ("old", "new")]
-    for store in stores:
-        store.write([([digest(1)], some(1, 1))])
-        store.touch()
-    unused_for(stores[0], days=2)
-    size = sum(path.stat().st_size for path in (tmp_path / "new").iterdir())
-    monkeypatch.setattr("vitreous.evaluate.score_maps.LIMIT", size)
-    stores[1].touch()
-    assert list((tmp_path / "old").iterdir()) == []
-    assert len(list((tmp_path / "new").iterdir())) == 1
-
-
 def test_maps_that_a_training_reads_are_not_removed(tmp_path, monkeypatch):
     """It opens their files when it needs them, perhaps days after it has begun."""
-    used, other = (MapStore(tmp_path / name, 7, 5) for name in ("used", "other"))
-    for store in (used, other):
-        store.write([([digest(1)], some(1, 1))])
+    monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path))
+    used = MapStore.of("teacher", list("abcdefg"), 5)
+    used.write([([digest(1)], some(1, 1))])
     maps = stored(used, [digest(1)])
-    unused_for(used, days=2)
+    monkeypatch.setattr(cache, "LIMIT_BYTES", 0)
+    new = cache.cache_path("features", "new")
+
+    def pass_time(hours):
+        then = used.folder.stat().st_mtime - hours * 3600
+        os.utime(used.folder, (then, then))
+        cache.evict(keep=new)
+
+    pass_time(hours=23)
+    assert used.folder.exists()
     maps.read(torch.tensor([0]))
-    monkeypatch.setattr("vitreous.evaluate.score_maps.LIMIT", 0)
-    other.touch()
-    assert len(list((tmp_path / "used").iterdir())) == 1
+    pass_time(hours=23)
+    assert used.folder.exists()
     monkeypatch.setattr("vitreous.evaluate.score_maps.MARK_SECONDS", 0.0)  # an hour passes
-    unused_for(used, days=2)
     maps.read(torch.tensor([0]))
-    other.touch()
-    assert len(list((tmp_path / "used").iterdir())) == 1
-    unused_for(used, days=2)
-    other.touch()
-    assert list((tmp_path / "used").iterdir()) == []
+    pass_time(hours=23)
+    assert used.folder.exists()
+    pass_time(hours=2)
+    assert not used.folder.exists()
 
 
 def test_a_file_that_vanishes_while_it_is_needed_is_a_sentence(tmp_path):

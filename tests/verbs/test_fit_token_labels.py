@@ -38,7 +38,7 @@ PLAIN = {**MODEL, "batch_size": 8, "evaluations": 1}
 def cache(tmp_path, monkeypatch):
     """Each test has maps of its own."""
     monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache/token-labels"
+    return tmp_path / "cache/computed/token-labels"
 
 
 @pytest.fixture(scope="module")
@@ -336,7 +336,7 @@ def test_what_makes_no_sense_is_refused_and_leaves_nothing(data, teacher, tmp_pa
 
 def test_a_budget_that_is_too_short_for_the_teacher(data, teacher, tmp_path, monkeypatch):
     monkeypatch.setattr("vitreous.training.teaching.asking.TIMING_SECONDS", 0.0)
-    monkeypatch.setattr("vitreous.training.teaching.asking.MOST", 1e-3)
+    monkeypatch.setattr("vitreous.training.teaching.asking.MAX_TEACHER_FRACTION", 1e-3)
     monkeypatch.setattr("vitreous.training.teaching.asking.inference_batch", lambda config: 4)
     with fake_clock(reading_seconds=0.01), pytest.raises(UserError, match=f"budget 20s: .*{teacher}"):
         taught(data, teacher, tmp_path / "run", epochs=None, budget="20s")

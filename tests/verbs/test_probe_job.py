@@ -23,7 +23,7 @@ from vitreous.weights.bundle import Bundle, load_bundle
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "features"
+    return tmp_path / "cache" / "computed" / "features"
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from hashlib import blake2b
 from typing import TypeVar
 
 from vitreous.data.decode import ImageError
@@ -66,7 +65,7 @@ def _copies(data: Data, end: float) -> Iterator[list[Place]]:
 def _digest(source: Source, index: int) -> bytes | None:
     """Of an image's bytes; None where they cannot be read, which will be told when they are needed."""
     try:
-        return blake2b(source.content(index), digest_size=16).digest()
+        return source.digest(index)
     except ImageError:
         return None
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
-from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -177,7 +176,7 @@ def _look_at(source: Source, index: int, split: str, seen: _Seen) -> None:
     header = source.header(index)
     # The smallest decode that serves a thumbnail; but all of the file is read, so damage shows.
     image = source.read(index, channels=1, at_least=2 * THUMBNAIL)
-    digest = blake2b(source.content(index), digest_size=16).digest()
+    digest = source.digest(index)
     thumbnail = image.resize((THUMBNAIL, THUMBNAIL), Image.Resampling.BOX)
     if NO_END in image.info:
         seen.unended.append(source.name(index))

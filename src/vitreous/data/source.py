@@ -84,6 +84,10 @@ class Source(ABC):
     def content(self, index: int) -> bytes:
         """Its bytes as they are stored: equal for exact copies; raises `ImageError`."""
 
+    def digest(self, index: int) -> bytes:
+        """16 bytes that differ if `content` does; raises `ImageError`."""
+        return blake2b(self.content(index), digest_size=16).digest()
+
     @abstractmethod
     def size(self, index: int) -> int:
         """How many bytes `content` has, without reading them; 0 if it cannot be read."""

@@ -1,44 +1,35 @@
-"""Features that were computed once: a file each, named after what they are features of.
+"""Features and teachers' logits in the cache: one .safetensors file each, by the content that they were computed from.
 
-The name is a digest of the weights, the preprocessing and the images' own bytes, so renamed, moved or copied data are
-found again, and changed ones never. A file is complete or not there, and its tensors have a digest that is checked.
+Data that were renamed, moved or copied are found again, changed ones never. The tensors' digest is checked when they
+are read.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
 from vitreous.config.data import Preprocess
 from vitreous.config.model import model_to_json
-from vitreous.data.datasets.place import cache_root
 from vitreous.data.decode import ImageError
 from vitreous.data.source import Source
 from vitreous.errors import MachineError, UserError
 from vitreous.model.network import Network
+from vitreous.storage.cache import cache_key, cache_path, evict, mark_used, not_cached
 from vitreous.storage.files import write_file
-
-if TYPE_CHECKING:
-    from hashlib import _Hash as HASH
+from vitreous.weights.bundle import weights_digest
 
 Progress = Callable[[int, int], None]
 """Called with how many images were read, and of how many."""
-TOLD = 256
-"""Images after which progress is told."""
-FORMAT = 2
-LIMIT = 2 * 2**30
-"""Bytes that the cache may take: beyond that, what was not used for longest is removed."""
+PROGRESS_IMAGES = 256
+"""Images between two calls of `Progress`."""
 
 
 @dataclass(frozen=True)
@@ -57,12 +48,11 @@ class StoredFeatures:
 class FeatureCache:
     """Features by key: `get`, and `put` where there were none. What a person should know of it is in `remarks`."""
 
-    folder: Path
     remarks: list[str] = field(default_factory=list)
 
     def get(self, key: str) -> StoredFeatures | None:
         """What is stored, or None; a damaged file counts as none."""
-        path = self._path(key)
+        path = _path(key)
         if not path.exists():
             return None
         try:
@@ -70,76 +60,53 @@ class FeatureCache:
         except (OSError, SafetensorError, ValueError, KeyError) as error:
             self.remarks.append(f"{path}: damaged ({error}); its features were computed again.")
             return None
-        with suppress(OSError):  # a cache that may only be read is a good cache
-            os.utime(path)
+        mark_used(path)
         return found
 
     def put(self, key: str, stored: StoredFeatures) -> None:
         """Store it; where that is impossible, say so and go on without."""
+        about = {"sha256": _digest(stored.features, stored.index), "unreadable": json.dumps(stored.unreadable)}
+        tensors = {"features": stored.features.contiguous(), "index": stored.index.contiguous()}
         try:
-            _write(self._path(key), stored)
+            write_file(_path(key), save(tensors, metadata=about))
         except (UserError, MachineError) as error:
-            self.remarks.append(
-                f"{self.folder}: features could not be kept there, so the next command computes them again; set "
-                f"VITREOUS_CACHE to a folder that can be written ({str(error).rstrip('.')})."
-            )
-            return
-        with suppress(OSError):  # another process may be removing the same files
-            self._shrink()
-
-    def _path(self, key: str) -> Path:
-        return self.folder / f"{key}.safetensors"
-
-    def _shrink(self) -> None:
-        files = sorted(self.folder.glob("*.safetensors"), key=lambda path: path.stat().st_mtime, reverse=True)
-        total = 0
-        for path in files:
-            total += path.stat().st_size
-            if total > LIMIT:
-                path.unlink(missing_ok=True)
-
-
-def default_folder() -> Path:
-    """Where features are kept among the caches."""
-    return cache_root() / "features"
+            self.remarks.append(not_cached("features, which the next command computes again,", error))
+        else:
+            evict(keep=_path(key))
 
 
 def features_key(model: Network | str, preprocess: Preprocess, source: Source) -> str:
-    """64 hexadecimal digits that differ if a weight, a buffer, the preprocessing or any image differs.
+    """The key of a source's features. model: the network that computes them, or a digest of what does."""
+    about = model if isinstance(model, str) else [model_to_json(model.config), weights_digest(model)]
+    return cache_key("features", about, asdict(preprocess), _digest_images(source))
 
-    model: the network, or a digest of whatever computes.
-    """
+
+def logits_key(teacher: str, source: Source, progress: Progress | None = None) -> str:
+    """The key of a teacher's logits for a source's classes. teacher: a digest of all that its logits follow from."""
+    return cache_key("logits", teacher, source.classes, _digest_images(source, progress))
+
+
+def _digest_images(source: Source, progress: Progress | None = None) -> str:
+    """A digest of all images in their order; of one that cannot be read, the reason counts."""
     digest = sha256()
-    about = model if isinstance(model, str) else model_to_json(model.config)
-    digest.update(json.dumps([FORMAT, about, asdict(preprocess), len(source)]).encode())
-    if isinstance(model, str):
-        return _with_images(digest, source)
-    for name, tensor in sorted(model.state_dict().items()):
-        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
-        digest.update(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy())
-    return _with_images(digest, source)
-
-
-def answers_key(teacher: str, source: Source, progress: Progress | None = None) -> str:
-    """The same of a teacher's scores of the source's classes. teacher: a digest of all that its scores follow from."""
-    asked = json.dumps([FORMAT, "answers", teacher, list(source.classes), len(source)])
-    return _with_images(sha256(asked.encode()), source, progress)
-
-
-def _with_images(digest: HASH, source: Source, progress: Progress | None = None) -> str:
     for index in range(len(source)):
         try:
-            digest.update(sha256(source.content(index)).digest())
+            content = source.digest(index).hex()
         except ImageError as error:
-            digest.update(error.reason.encode())
-        tell(progress, index + 1, len(source))
+            content = error.reason
+        digest.update(f"{content}\n".encode())
+        report(progress, index + 1, len(source))
     return digest.hexdigest()
 
 
-def tell(progress: Progress | None, done: int, total: int) -> None:
-    """Tell now and then, where somebody wants to know, and never that a small thing is done."""
-    if progress is not None and total > TOLD and (done % TOLD == 0 or done == total):
+def report(progress: Progress | None, done: int, total: int) -> None:
+    """Report now and then, and never of a handful of images."""
+    if progress is not None and total > PROGRESS_IMAGES and (done % PROGRESS_IMAGES == 0 or done == total):
         progress(done, total)
+
+
+def _path(key: str) -> Path:
+    return cache_path("features", f"{key}.safetensors")
 
 
 def _read(path: Path) -> StoredFeatures:
@@ -150,12 +117,6 @@ def _read(path: Path) -> StoredFeatures:
         raise ValueError("its SHA-256 is not the one that was stored with it")
     unreadable = {int(number): str(reason) for number, reason in json.loads(about["unreadable"]).items()}
     return StoredFeatures(features, index, unreadable)
-
-
-def _write(path: Path, stored: StoredFeatures) -> None:
-    about = {"sha256": _digest(stored.features, stored.index), "unreadable": json.dumps(stored.unreadable)}
-    tensors = {"features": stored.features.contiguous(), "index": stored.index.contiguous()}
-    write_file(path, save(tensors, metadata=about))
 
 
 def _digest(features: Tensor, index: Tensor) -> str:

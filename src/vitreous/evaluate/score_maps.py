@@ -1,17 +1,17 @@
-"""A teacher's answers for the places of images, made once and kept in files.
+"""A teacher's predictions for each region of an image, computed once and cached: token labels are cut from them.
 
-A file holds some images, as an array of records: which image (a digest of its bytes), and of each place the
-likeliest classes with their probabilities. It is named after its own SHA-256, so damage shows, and it is complete or
-not there. Renamed, moved or split data find their maps again; a training that was killed goes on with those it made.
-Images that cannot be decoded have no map: files of records without places say so, and nobody tries them again.
+A file holds the maps of some images, as an array of records: which image (a digest of its bytes), and for each region
+the k most probable classes with their probabilities. It is named after its own SHA-256, so damage shows, and it is
+complete or absent. Data that were renamed, moved or split find their maps again; a training that was killed goes on
+with those it made. Images that cannot be decoded have no map: files of records without regions say so, and nobody tries
+them again.
 
-Letters: B images, h x w places, k classes kept of K.
+Letters: B images, h x w regions, k classes stored of K.
 """
 
 from __future__ import annotations
 
 import io
-import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -29,79 +29,83 @@ from torch import Tensor
 from vitreous.data.decode import ImageError
 from vitreous.data.source import Source
 from vitreous.errors import MachineError, UserError
-from vitreous.evaluate.feature_cache import Progress, tell
+from vitreous.evaluate.feature_cache import Progress, report
+from vitreous.storage.cache import cache_key, cache_path, evict, mark_used, not_cached
 from vitreous.storage.files import write_file
 
 Records = NDArray[Any]
 Digest = bytes
-Known = dict[Digest, tuple[Path, int] | None]
-"""The file and row of each image's map; None of one that cannot be decoded."""
+MapIndex = dict[Digest, tuple[Path, int] | None]
+"""The file and row of each image's map; None for an image that cannot be decoded."""
 
-FORMAT = 1
-MAP, UNREADABLE = ("image", "classes", "shares"), ("image",)
+FORMAT = 2
+MAP_FIELDS, UNREADABLE_FIELDS = ("image", "classes", "probabilities"), ("image",)
 """Fields of an image's record: with its map, or without, for it cannot be decoded."""
 FILE_BYTES = 8 * 2**20
-"""A file is closed when it has grown so large, or after so many seconds: what a kill can cost."""
+"""A file is closed when it has grown to this size, or after `FILE_SECONDS`: that is what a kill can cost."""
 FILE_SECONDS = 30.0
-OPEN = 64
-"""Files that are mapped into the memory at a time."""
-LIMIT = 8 * 2**30
-"""Bytes that maps of all teachers may take: beyond that, those that were not used for longest are removed."""
+MAX_OPEN_FILES = 64
+"""Files that are mapped into memory at a time."""
 MARK_SECONDS = 3600.0
 """Between two marks of whoever reads maps that they are in use."""
-IN_USE_SECONDS = 24 * 3600.0
-"""After its last mark a store counts as in use, and is not removed: another process may open its files any time."""
+HOLD_SECONDS = 24 * 3600.0
+"""After its last mark a store is not removed from the cache: a training may open its files at any time."""
 
 
-def top_classes(scores: Tensor, kept: int) -> tuple[Tensor, Tensor]:
-    """(..., k) classes int64 and their probabilities float16, the likeliest first, of scores (..., K)."""
-    top = scores.float().softmax(dim=-1).topk(min(kept, scores.shape[-1]), dim=-1)
+def top_classes(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """(..., k) classes int64 and their probabilities float16, the most probable first, of logits (..., K)."""
+    top = logits.float().softmax(dim=-1).topk(min(k, logits.shape[-1]), dim=-1)
     return top.indices, top.values.half()
 
 
-def spread_out(classes: Tensor, shares: Tensor, count: int) -> Tensor:
-    """(..., K) float32 that sum to 1, of the kept ones (..., k): what they leave is shared evenly by all others."""
-    known, kept = shares.float(), shares.shape[-1]
+def all_probabilities(classes: Tensor, probabilities: Tensor, num_classes: int) -> Tensor:
+    """(..., K) float32 that sum to 1, from the top k (..., k): the remaining probability is spread evenly."""
+    known, k = probabilities.float(), probabilities.shape[-1]
     rest = (1 - known.sum(dim=-1, keepdim=True)).clamp(min=0)
-    full = (rest / max(1, count - kept)).expand(*known.shape[:-1], count).scatter(-1, classes.long(), known)
+    full = (rest / max(1, num_classes - k)).expand(*known.shape[:-1], num_classes).scatter(-1, classes.long(), known)
     return full / full.sum(dim=-1, keepdim=True)
 
 
 def image_digests(source: Source, progress: Progress | None = None) -> list[Digest | None]:
-    """Of each image 16 bytes that follow from its own; None of one that cannot be read."""
+    """Of each image 16 bytes that follow from its content; None for one that cannot be read."""
     found: list[Digest | None] = []
     for index in range(len(source)):
         found.append(image_digest(source, index))
-        tell(progress, index + 1, len(source))
+        report(progress, index + 1, len(source))
     return found
 
 
 def image_digest(source: Source, index: int) -> Digest | None:
-    """The same of one."""
+    """The same of one image."""
     try:
-        return sha256(source.content(index)).digest()[:16]
+        return source.digest(index)
     except ImageError:
         return None
 
 
 @dataclass
 class MapStore:
-    """Maps of one teacher in a folder of their own. What a person should know of it is in `remarks`."""
+    """The cached maps of one teacher. What a person should know of them is in `remarks`."""
 
     folder: Path
-    count: int
+    classes: int
     """K."""
-    kept: int
-    """k."""
+    top_k: int
     remarks: list[str] = field(default_factory=list)
 
-    def known(self, progress: Progress | None = None) -> Known:
-        """What is there of which images; a damaged file is removed, and its maps count as not made."""
-        _mark_use(self.folder)
-        found: Known = {}
-        files = _files(self.folder)
+    @staticmethod
+    def of(teacher: str, classes: Sequence[str], top_k: int) -> MapStore:
+        """For any images of these classes. teacher: its digest."""
+        key = cache_key("token labels", FORMAT, teacher, classes, top_k)
+        return MapStore(cache_path("token-labels", key), len(classes), top_k)
+
+    def index(self, progress: Progress | None = None) -> MapIndex:
+        """Which images have a map, and where; a damaged file is removed, and its maps count as missing."""
+        mark_used(self.folder, HOLD_SECONDS)
+        found: MapIndex = {}
+        files = sorted(path for path in self.folder.glob("*.npy") if len(path.stem) == 64)
         for number, path in enumerate(files):
-            records = self._whole(path)
+            records = _read_records(path)
             if progress is not None and len(files) > 1:
                 progress(number + 1, len(files))
             if records is None:
@@ -109,55 +113,43 @@ class MapStore:
                 with suppress(OSError):
                     path.unlink()
                 continue
-            found |= _rows(path, records)
+            found |= _index_records(path, records)
         return found
 
-    def _whole(self, path: Path) -> Records | None:
-        """The file's records if it is to the bit what was written, else None."""
-        try:
-            data = path.read_bytes()
-            if sha256(data).hexdigest() != path.stem:
-                return None
-            records: Records = np.load(io.BytesIO(data), allow_pickle=False)
-        except (OSError, ValueError):
-            return None
-        return records if records.dtype.names in (MAP, UNREADABLE) else None
-
-    def write(self, batches: Iterable[tuple[Sequence[Digest], Tensor]]) -> Known:
-        """Keep maps that come batch by batch, and say where: the images' digests, and scores (B, h, w, K)."""
-        waiting: list[Records] = []
-        written: Known = {}
+    def write(self, batches: Iterable[tuple[Sequence[Digest], Tensor]]) -> MapIndex:
+        """Store maps that come batch by batch, and return where: the images' digests, and logits (B, h, w, K)."""
+        pending: list[Records] = []
+        written: MapIndex = {}
         since = time.monotonic()
         try:
-            for digests, scores in batches:
-                waiting.append(self._records(digests, scores))
-                if time.monotonic() - since > FILE_SECONDS or sum(some.nbytes for some in waiting) > FILE_BYTES:
-                    full, waiting, since = waiting, [], time.monotonic()
+            for digests, logits in batches:
+                pending.append(self._records(digests, logits))
+                if time.monotonic() - since > FILE_SECONDS or sum(some.nbytes for some in pending) > FILE_BYTES:
+                    full, pending, since = pending, [], time.monotonic()
                     written |= self._write_file(np.concatenate(full))
         finally:  # an interruption loses nothing that was made
-            if waiting:
-                written |= self._write_file(np.concatenate(waiting))
+            if pending:
+                written |= self._write_file(np.concatenate(pending))
         return written
 
-    def write_unreadable(self, digests: Sequence[Digest]) -> Known:
-        """Note that these images cannot be decoded."""
+    def write_unreadable(self, digests: Sequence[Digest]) -> MapIndex:
+        """Record that these images cannot be decoded."""
         if not digests:
             return {}
         records = np.empty(len(digests), np.dtype([("image", "u1", 16)]))
         records["image"] = _as_rows(digests)
         return self._write_file(records)
 
-    def _records(self, digests: Sequence[Digest], scores: Tensor) -> Records:
-        classes, shares = top_classes(scores, self.kept)
-        whole = np.min_scalar_type(self.count - 1)
+    def _records(self, digests: Sequence[Digest], logits: Tensor) -> Records:
+        classes, probabilities = top_classes(logits, self.top_k)
         shape = tuple(classes.shape[1:])
-        kind = np.dtype([("image", "u1", 16), ("classes", whole, shape), ("shares", "<f2", shape)])
-        records = np.empty(len(digests), kind)
+        fields = [("classes", np.min_scalar_type(self.classes - 1), shape), ("probabilities", "<f2", shape)]
+        records = np.empty(len(digests), np.dtype([("image", "u1", 16), *fields]))
         records["image"] = _as_rows(digests)
-        records["classes"], records["shares"] = classes.cpu().numpy(), shares.cpu().numpy()
+        records["classes"], records["probabilities"] = classes.cpu().numpy(), probabilities.cpu().numpy()
         return records
 
-    def _write_file(self, records: Records) -> Known:
+    def _write_file(self, records: Records) -> MapIndex:
         buffer = io.BytesIO()
         np.save(buffer, records, allow_pickle=False)
         data = buffer.getvalue()
@@ -165,54 +157,38 @@ class MapStore:
         try:
             write_file(path, data)
         except (UserError, MachineError) as error:
-            raise type(error)(
-                f"{self.folder}: token labels could not be kept there; set VITREOUS_CACHE to a folder that can be "
-                f"written ({str(error).rstrip('.')})."
-            ) from None
-        return _rows(path, records)
-
-    def touch(self) -> None:
-        """Note that it was used, and remove what was not for longest where all stores together are too large."""
-        _mark_use(self.folder)
-        with suppress(OSError):  # another process may be removing the same files
-            folders = sorted(self.folder.parent.iterdir(), key=lambda place: place.stat().st_mtime, reverse=True)
-            total = 0
-            for place in folders:
-                files = _files(place)
-                total += sum(path.stat().st_size for path in files)
-                unused = time.time() - place.stat().st_mtime > IN_USE_SECONDS
-                if total > LIMIT and unused and place != self.folder:
-                    for path in files:
-                        path.unlink(missing_ok=True)
+            raise type(error)(not_cached("token labels", error)) from None
+        mark_used(self.folder, HOLD_SECONDS)
+        evict(keep=self.folder)
+        return _index_records(path, records)
 
 
 class StoredMaps:
-    """The maps of a source's images, read from their files when they are asked for."""
+    """The maps of a source's images, read from their files on demand."""
 
-    def __init__(self, known: Known, digests: Sequence[Digest | None], count: int, name: Callable[[int], str]) -> None:
-        """known: where the store has them. count: K. name: says what a person calls an image."""
-        self._name, self._count = name, count
-        self._places = [None if digest is None else known.get(digest) for digest in digests]
-        self._folders = {path.parent for path in {place[0] for place in self._places if place is not None}}
+    def __init__(self, index: MapIndex, digests: Sequence[Digest | None], classes: int, name: Callable[[int], str]):
+        """index: where the store has them. classes: K. name: says what a person calls an image."""
+        self._name, self._classes = name, classes
+        self._rows = [None if digest is None else index.get(digest) for digest in digests]
+        self._folders = {row[0].parent for row in self._rows if row is not None}
         self._marked = float("-inf")  # when they were marked last, by `time.monotonic`
-        self._open = lru_cache(maxsize=OPEN)(_mapped)
+        self._open = lru_cache(maxsize=MAX_OPEN_FILES)(_mapped)
 
     def read(self, index: Tensor) -> Tensor:
         """(B, h, w, K) float32 that sum to 1."""
         if (now := time.monotonic()) - self._marked > MARK_SECONDS:
             self._marked = now
             for folder in self._folders:
-                _mark_use(folder)
+                mark_used(folder, HOLD_SECONDS)
         rows = [self._row(number) for number in index.tolist()]
-        classes, shares = (
+        classes, probabilities = (
             torch.from_numpy(np.stack([row[name] for row in rows]).astype(kind))
-            for name, kind in (("classes", np.int64), ("shares", np.float32))
+            for name, kind in (("classes", np.int64), ("probabilities", np.float32))
         )
-        return spread_out(classes, shares, self._count)
+        return all_probabilities(classes, probabilities, self._classes)
 
     def _row(self, number: int) -> Any:
-        place = self._places[number]
-        if place is None:
+        if (place := self._rows[number]) is None:
             raise UserError(
                 f"{self._name(number)}: could not be read when its token labels were made; mend or delete it, and "
                 "repeat the command."
@@ -226,21 +202,21 @@ class StoredMaps:
             ) from None
 
 
-def _mark_use(folder: Path) -> None:
-    """Note that this store is in use."""
-    with suppress(OSError):  # it is not there yet, or somebody else's, who may remove it as ever
-        os.utime(folder)
+def _read_records(path: Path) -> Records | None:
+    """The file's records if it is to the bit what was written, else None."""
+    try:
+        data = path.read_bytes()
+        if sha256(data).hexdigest() != path.stem:
+            return None
+        records: Records = np.load(io.BytesIO(data), allow_pickle=False)
+    except (OSError, ValueError):
+        return None
+    return records if records.dtype.names in (MAP_FIELDS, UNREADABLE_FIELDS) else None
 
 
-def _files(folder: Path) -> list[Path]:
-    """The files of a store: those with a SHA-256 for a name."""
-    return sorted(path for path in folder.glob("*.npy") if len(path.stem) == 64)
-
-
-def _rows(path: Path, records: Records) -> Known:
-    """What a file says of its images."""
-    mapped = records.dtype.names == MAP
-    return {digest.tobytes(): (path, row) if mapped else None for row, digest in enumerate(records["image"])}
+def _index_records(path: Path, records: Records) -> MapIndex:
+    has_map = records.dtype.names == MAP_FIELDS
+    return {digest.tobytes(): (path, row) if has_map else None for row, digest in enumerate(records["image"])}
 
 
 def _as_rows(digests: Sequence[Digest]) -> Records:

@@ -1,15 +1,12 @@
 """Converted forms of a model that are kept on this machine, and how fast each is.
 
-They lie beside the features (`VITREOUS_CACHE`), in a folder named after a digest of the model.
+They are in the cache, in a folder named after a digest of the model.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import os
-import secrets
-import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -20,7 +17,6 @@ from weakref import WeakKeyDictionary
 from vitreous.config.engine import EngineName, Precision
 from vitreous.config.fields import from_fields
 from vitreous.errors import MachineError, UserError
-from vitreous.evaluate.feature_cache import default_folder
 from vitreous.inference.conversion import Converted, engine_card
 from vitreous.inference.engine import Deployed, Engine
 from vitreous.inference.folder import About, is_engine, load_engine, save_engine
@@ -28,11 +24,10 @@ from vitreous.inference.runtime import RUNTIMES
 from vitreous.inference.speed import describe_machine, describe_software, measure_speeds
 from vitreous.inputs import read_json
 from vitreous.model.network import Network
-from vitreous.storage.files import replace_folder, write_file
+from vitreous.storage.cache import cache_path, evict, mark_used, not_cached
+from vitreous.storage.files import remove_folder, write_file
 from vitreous.weights.bundle import Bundle, bundle_digest
 
-LIMIT = 8 * 2**30
-"""Bytes that converted models may take: beyond that, those of the model that was not used for longest are removed."""
 SPEEDS = "speeds.json"
 
 log = logging.getLogger("vitreous")
@@ -73,7 +68,7 @@ class PreparedEngines:
 
     def __init__(self, bundle: Bundle) -> None:
         self.bundle = bundle
-        self.folder = default_folder().with_name("engines") / bundle_digest(bundle)
+        self.folder = cache_path("engines", bundle_digest(bundle))
 
     def get(self, variant: Variant) -> tuple[Deployed, About] | None:
         """What was kept of this kind; None if there is none, its runtime is not installed, or it is damaged.
@@ -97,8 +92,7 @@ class PreparedEngines:
             return None
         if about.precision == "int8" and about.machine != describe_machine():
             return None  # other processors add up bytes otherwise
-        with suppress(OSError):
-            os.utime(self.folder)
+        mark_used(self.folder)
         return deployed, about
 
     def is_open(self, variant: Variant) -> bool:
@@ -109,16 +103,15 @@ class PreparedEngines:
         """Keep a converted model, where that is possible, and open it. Speeds must be measured again."""
         about = converted.about
         variant = Variant(about.runtime, about.precision)
-        # A name of its own: another process may be keeping the same model.
-        beside = self.folder / f"{variant}-{secrets.token_hex(8)}"
+        place = self.folder / str(variant)
         try:
-            save_engine(beside, converted.model, about, engine_card(self.bundle, about))
-            replace_folder(beside, self.folder / str(variant))
+            remove_folder(place)  # a damaged one, or of other versions
+            save_engine(place, converted.model, about, engine_card(self.bundle, about))
         except (UserError, MachineError, OSError) as error:
-            log.info(f"the converted model could not be kept ({str(error).rstrip('.')}); set VITREOUS_CACHE elsewhere.")
+            log.info(not_cached("the converted model", error))
         else:
-            _opened.get(self.bundle.model, {}).pop(self.folder / str(variant), None)
-            _shrink(self.folder)
+            _opened.get(self.bundle.model, {}).pop(place, None)
+            evict(keep=self.folder)
         kept = self.get(variant)
         if kept is not None:
             return kept[0]
@@ -154,17 +147,3 @@ class PreparedEngines:
         known[describe_machine()] = {str(variant): speed for variant, speed in speeds.items()}
         with suppress(UserError, MachineError):  # a cache that cannot be written is none
             write_file(self.folder / SPEEDS, json.dumps(asdict(Speeds(known)), indent=2) + "\n")
-
-
-def _shrink(keep: Path) -> None:
-    """Remove converted models beyond the limit, those of the longest unused model first, never those in `keep`."""
-    used: list[tuple[float, int, Path]] = []
-    for path in keep.parent.iterdir():
-        with suppress(OSError):  # another process may be removing the same files
-            size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-            used.append((path.stat().st_mtime, size, path))
-    total = sum(size for _, size, _ in used)
-    for _, size, path in sorted(used):
-        if total > LIMIT and path != keep:
-            shutil.rmtree(path, ignore_errors=True)
-            total -= size

@@ -16,11 +16,11 @@ from vitreous.data.loader import Loader, choose_workers
 from vitreous.data.source import Data, Source, Split
 from vitreous.errors import UserError
 from vitreous.evaluate.classify import wilson
-from vitreous.evaluate.feature_cache import FeatureCache, StoredFeatures, default_folder, features_key
+from vitreous.evaluate.feature_cache import FeatureCache, StoredFeatures, features_key
 from vitreous.evaluate.features import compute_features
 from vitreous.evaluate.fewshot import DRAWS, SHOTS, draw_shots, fit_least_squares, mean_interval
 from vitreous.evaluate.knn import NEIGHBOURS, TEMPERATURE, vote_neighbours
-from vitreous.evaluate.probe import WEIGHT_DECAYS, Labelled, fit_linear, held_out
+from vitreous.evaluate.probe import WEIGHT_DECAYS, LabelledFeatures, fit_linear, held_out
 from vitreous.inference.engine import Deployed
 from vitreous.inference.needs import check_inference_memory
 from vitreous.model.network import check_numbers
@@ -50,9 +50,9 @@ class ProbeScore:
 class ProbeSplits(NamedTuple):
     """What a probe learns from and what it is judged on."""
 
-    train: Labelled
-    val: Labelled | None
-    test: Labelled
+    train: LabelledFeatures
+    val: LabelledFeatures | None
+    test: LabelledFeatures
     classes: int
     judged: str
 
@@ -75,7 +75,7 @@ class FeatureReader:
         self.model, self.workers, self.progress = model, workers, progress
         self.engine = model.engine
         self.batch_size = self.engine.batch_size if batch_size is None else batch_size
-        self.cache = FeatureCache(default_folder())
+        self.cache = FeatureCache()
         self.computed = 0
         self.unreadable: dict[str, str] = {}
 
@@ -98,7 +98,7 @@ class FeatureReader:
         val = self.labelled(data.splits["val"]) if validate and judged == "test" and "val" in data.splits else None
         return ProbeSplits(train, val, test, classes, judged)
 
-    def labelled(self, source: Source) -> Labelled:
+    def labelled(self, source: Source) -> LabelledFeatures:
         """Features (n, D) and labels (n,) of all images that can be read."""
         key = features_key(self.model.identity, self.engine.preprocess, source)
         found = self.cache.get(key)

@@ -18,6 +18,7 @@ from vitreous.data.datasets.images import has_vtab_lists, read_vtab_lists
 from vitreous.data.source import Data
 from vitreous.errors import UserError
 from vitreous.inputs import read_json
+from vitreous.storage.cache import cache_root
 
 PREFIX = "data:"
 """`data:pets` is the dataset of the table; a folder that is really called so is ./data:pets."""
@@ -49,13 +50,6 @@ def data_root(root: str | Path | None = None) -> Path:
     if said := os.environ.get("VITREOUS_DATA"):
         return Path(said)
     return cache_root() / "data"
-
-
-def cache_root() -> Path:
-    """$VITREOUS_CACHE, else `vitreous` in the user's folder for caches."""
-    if said := os.environ.get("VITREOUS_CACHE"):
-        return Path(said)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vitreous"
 
 
 def find_dataset(name: str) -> Dataset:

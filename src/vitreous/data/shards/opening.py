@@ -5,23 +5,26 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import replace
+from hashlib import sha256
 from itertools import product
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
 from vitreous.data.shards import cloud
 from vitreous.data.shards.index import INDEX, ROWS, IndexPage, ShardIndex, parse_index, read_index
-from vitreous.data.shards.kept import LIMIT, kept_file, temporary
 from vitreous.data.shards.places import beside, is_address, read_range, stat_place, without_query
 from vitreous.data.shards.scan import file_name, scan_shards
 from vitreous.data.shards.source import ShardSource
 from vitreous.data.shards.web import is_web
 from vitreous.data.source import Data, NoClassesError, Source, Split, check_classes
 from vitreous.data.walk import entries, has_images
-from vitreous.errors import UserError
-from vitreous.inputs import MOST_TEXT, read_text, reason, size_text
+from vitreous.errors import MachineError, UserError
+from vitreous.inputs import MOST_TEXT, read_text, size_text
+from vitreous.storage.cache import LIMIT_BYTES, cache_path, evict, mark_used, not_cached
 from vitreous.storage.digest import sha256_file
+from vitreous.storage.files import new_file
 
 CLASSES = "classes.txt"
 """In a folder of other people's shards: the names of the classes that .cls numbers, one per line."""
@@ -215,31 +218,38 @@ def _rows(folder: str, page: IndexPage) -> Path:
 
 def _fetched_rows(where: str, page: IndexPage) -> Path:
     """The file of rows in the cache, fetched where it is not there, or damaged."""
-    path = kept_file(page.rows_sha256)
-    try:
-        if path.is_file() and sha256_file(path) == page.rows_sha256:
-            return path
-        if page.rows_bytes > LIMIT:
-            raise UserError(
-                f"{where}: {size_text(page.rows_bytes)}, too large for an index that is kept here; download the "
-                "shards, and give their folder."
-            )
-        path.parent.mkdir(parents=True, exist_ok=True)
-        new = temporary(path)
-        try:
-            with new.open("wb") as file:
-                for start in range(0, page.rows_bytes, PIECE):
-                    piece = min(PIECE, page.rows_bytes - start)
-                    if file.write(read_range(where, start, piece, page.rows_bytes)) < piece:
-                        raise UserError(f"{where}: cut short; restore it from a copy, or pack the data again.")
-            if sha256_file(new) != page.rows_sha256:
-                raise UserError(f"{where}: not the file that {INDEX} is of; restore both from a copy.")
-            new.replace(path)
-        finally:
-            new.unlink(missing_ok=True)
-    except OSError as error:
+    path = cache_path("shards", f"{page.rows_sha256}.safetensors")
+    if path.is_file() and sha256_file(path) == page.rows_sha256:
+        mark_used(path)
+        return path
+    if page.rows_bytes > LIMIT_BYTES:
         raise UserError(
-            f"{path.parent}: the index of these shards cannot be kept there ({reason(error)}); set VITREOUS_CACHE to a "
-            "folder that can be written."
-        ) from None
+            f"{where}: {size_text(page.rows_bytes)}, too large for an index that is cached here; download the shards, "
+            "and give their folder."
+        )
+    failed: UserError | None = None
+    try:
+        with new_file(path) as file:
+            try:
+                _fetch_rows(where, page, file)
+            except UserError as error:  # about the address, not about the cache
+                failed = error
+                raise
+    except (UserError, MachineError) as error:
+        if error is failed:
+            raise
+        raise type(error)(not_cached("the index of these shards", error)) from None
+    evict(keep=path)
     return path
+
+
+def _fetch_rows(where: str, page: IndexPage, file: BinaryIO) -> None:
+    digest = sha256()
+    for start in range(0, page.rows_bytes, PIECE):
+        piece = read_range(where, start, min(PIECE, page.rows_bytes - start), page.rows_bytes)
+        digest.update(piece)
+        file.write(piece)
+    if file.tell() < page.rows_bytes:
+        raise UserError(f"{where}: cut short; restore it from a copy, or pack the data again.")
+    if digest.hexdigest() != page.rows_sha256:
+        raise UserError(f"{where}: not the file that {INDEX} is of; restore both from a copy.")

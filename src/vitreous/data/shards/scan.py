@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from vitreous.data.decode import IMAGE_SUFFIXES, MAX_BYTES
 from vitreous.data.folder import Names
 from vitreous.data.shards.index import Shard, ShardIndex, ShardRows, check_rows
-from vitreous.data.shards.kept import keep_index, kept_index
+from vitreous.data.shards.index_cache import load_index, store_index
 from vitreous.data.shards.places import reader, stat_place, without_query
 from vitreous.data.shards.tar import Member, Read, check_size, members
 from vitreous.data.source import SPLIT_NAMES, Split, order_classes
@@ -45,8 +45,8 @@ def scan_shards(places: Sequence[str]) -> ShardIndex:
     """
     names = [file_name(place) for place in places]
     stored = [stat_place(place) for place in places]
-    if (kept := kept_index(places, stored)) is not None:
-        return kept
+    if (cached := load_index(places, stored)) is not None:
+        return cached
     found, told = _Found(), time.monotonic()
     shards: list[Shard] = []
     for place, name, (size, _) in zip(places, names, stored, strict=True):
@@ -62,7 +62,7 @@ def scan_shards(places: Sequence[str]) -> ShardIndex:
     classes, rows = found.finish()
     index = ShardIndex(tuple(places), tuple(shards), classes, rows)
     check_rows(index, places[0])
-    keep_index(index, stored)
+    store_index(index, stored)
     return index
 
 
