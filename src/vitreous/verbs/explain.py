@@ -8,10 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from vitreous.cli.terminal import printable
 from vitreous.cli.verb import Verb, verb
 from vitreous.explain.request import ExplanationRequest
-from vitreous.verbs.images import ImageResults, ModelAndImages, name_outputs, say_unreadable
+from vitreous.verbs.images import ImageResults, ModelAndImages, name_outputs, print_each
 from vitreous.verbs.options import DeviceOption, PreprocessOption
 
 if TYPE_CHECKING:
@@ -45,10 +44,8 @@ class Explain(PreprocessOption, DeviceOption, ExplanationRequest, ModelAndImages
         bundle.model.to(device)
         explainer = Explainer(bundle, self)
         check_explanation_memory(bundle, explainer.method)
-        files: list[list[Path]] = [[] for _ in paths]
-        if self.out is not None:
-            endings = (f"-{explainer.method}{ending}" for ending in (".png", "-grid.png", ".npz"))
-            files = name_outputs(self.out, self.images, paths, *endings)
+        endings = (f"-{explainer.method}{ending}" for ending in (".png", "-grid.png", ".npz"))
+        files = name_outputs(self.out, self.images, paths, *endings)
         return ImageResults(
             partial(self._explain, explainer, path, named) for path, named in zip(paths, files, strict=True)
         )
@@ -73,15 +70,12 @@ class Explain(PreprocessOption, DeviceOption, ExplanationRequest, ModelAndImages
 
     def show(self, result: ImageResults[Explanation]) -> None:
         """One line per image: the class, the method and the files."""
-        from vitreous.data.decode import ImageError
 
-        for one in result:
-            if isinstance(one, ImageError):
-                say_unreadable(one)
-                continue
-            label = "" if one.label is None else f"  {printable(one.label)} {one.score:.1%}"
-            names = ", ".join(printable(str(file)) for file in one.files)
-            print(f"{printable(one.path)}{label}  {one.method}: {names}", flush=True)
+        def line(one: Explanation) -> str:
+            label = "" if one.label is None else f"  {one.label} {one.score:.1%}"
+            return f"{one.path}{label}  {one.method}: {', '.join(map(str, one.files))}"
+
+        print_each(result, line)
 
     def to_json(self, result: ImageResults[Explanation]) -> Iterator[dict[str, Any]]:
         """{"path", "method", "label", "score", "files"} or {"path", "error"} per image."""

@@ -52,10 +52,21 @@ class ImageResults(Generic[T]):
             return error
 
 
+def print_each(results: Iterable[T | ImageError], line: Callable[[T], str]) -> None:
+    """Print one line per image as it comes; on standard error, why one could not be read."""
+    from vitreous.data.decode import ImageError
+
+    for one in results:
+        if isinstance(one, ImageError):
+            print(f"vitreous: {printable(one.name)}: {one.reason}", file=sys.stderr)
+        else:
+            print(printable(line(one)), flush=True)
+
+
 def name_outputs(
-    out: str | Path, given: str | Path | Sequence[str | Path], paths: Sequence[Path], *endings: str
+    out: str | Path | None, given: str | Path | Sequence[str | Path], paths: Sequence[Path], *endings: str
 ) -> list[list[Path]]:
-    """For each image the files to write: one per ending, in the folder `out`, named after the image.
+    """For each image the files to write: one per ending, in the folder `out`, if any, named after the image.
 
     Every name is given only once, and never that of a given image: a number makes it another. Refused before any image
     is read: a file of such a name that is not ours, and a folder inside a given folder of images, where the next
@@ -63,10 +74,11 @@ def name_outputs(
     """
     from vitreous.storage.overwrite import check_file, output_folder, real_path
 
-    place = output_folder(out)
-    for folder in [given] if isinstance(given, str | Path) else given:
-        images = real_path(Path(folder))
-        if images.is_dir() and real_path(place).is_relative_to(images):
+    if out is None:
+        return [[] for _ in paths]
+    place, files = output_folder(out), set(paths)
+    for folder in map(Path, [given] if isinstance(given, str | Path) else given):
+        if folder not in files and real_path(place).is_relative_to(images := real_path(folder)):
             raise UserError(
                 f"out {place}: is inside {folder}, a folder of the images, so its files would be taken for images too; "
                 f"write to another, such as {images.with_name(f'{images.name}-{place.name}')}."
@@ -75,15 +87,10 @@ def name_outputs(
 
     def name(stem: str) -> list[Path]:
         for number in count(1):
-            files = [place / f"{stem}{'' if number == 1 else f'-{number}'}{ending}" for ending in endings]
-            if taken.isdisjoint(map(os.path.realpath, files)):
+            named = [place / f"{stem}{'' if number == 1 else f'-{number}'}{ending}" for ending in endings]
+            if taken.isdisjoint(map(os.path.realpath, named)):
                 break
-        taken.update(map(os.path.realpath, files))
-        return [check_file(file) for file in files]
+        taken.update(map(os.path.realpath, named))
+        return [check_file(file) for file in named]
 
     return [name(path.stem) for path in paths]
-
-
-def say_unreadable(error: ImageError) -> None:
-    """Name on standard error an image that could not be read, and why."""
-    print(f"vitreous: {printable(error.name)}: {error.reason}", file=sys.stderr)

@@ -7,10 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from vitreous.cli.terminal import printable
 from vitreous.cli.verb import Verb, verb
 from vitreous.errors import UserError
-from vitreous.verbs.images import ImageResults, ModelAndImages, name_outputs, say_unreadable
+from vitreous.verbs.images import ImageResults, ModelAndImages, name_outputs, print_each
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -60,9 +59,7 @@ class Reconstruct(ModelAndImages, Verb["ImageResults[Reconstruction]"]):
                 "pretrain DATA --method mae`."
             )
         paths = list_images(self.images)
-        files: list[list[Path]] = [[] for _ in paths]
-        if self.out is not None:
-            files = name_outputs(self.out, self.images, paths, "-reconstructed.png")
+        files = name_outputs(self.out, self.images, paths, "-reconstructed.png")
         bundle = load_bundle(self.model)
         autoencoder = load_autoencoder(folder, require(bundle.model, ViT, str(self.model)))
         numbered = enumerate(zip(paths, files, strict=True))
@@ -72,13 +69,7 @@ class Reconstruct(ModelAndImages, Verb["ImageResults[Reconstruction]"]):
 
     def show(self, result: ImageResults[Reconstruction]) -> None:
         """One line per image: its path and the file."""
-        from vitreous.data.decode import ImageError
-
-        for one in result:
-            if isinstance(one, ImageError):
-                say_unreadable(one)
-            else:
-                print(f"{printable(str(one.path))}: {printable(str(one.file))}", flush=True)
+        print_each(result, lambda one: f"{one.path}: {one.file}")
 
     def status(self, result: ImageResults[Reconstruction]) -> int:
         """1 if an image could not be read."""

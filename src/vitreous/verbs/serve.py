@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -60,7 +61,9 @@ class Serve(EngineOption, Verb[bool]):
         """
         if missing := [name for name in PACKAGES if find_spec(name) is None]:
             raise UserError(f"serve: {', '.join(missing)} is not installed; pip install 'vitreous[serve]'.")
-        _check_no_loop()
+        with suppress(RuntimeError):  # a server has an event loop of its own, and a thread one at most
+            asyncio.get_running_loop()
+            raise UserError("serve: an event loop runs here, as in a notebook; run `vitreous serve` in a terminal.")
         from vitreous.distributed.world import find_device
         from vitreous.inference.choice import deploy
         from vitreous.inference.folder import is_engine
@@ -122,15 +125,6 @@ def _end_process(status: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
-
-
-def _check_no_loop() -> None:
-    """Refuse where an event loop runs already: a server has its own, and a thread has one at most."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    raise UserError("serve: an event loop runs here already, as in a notebook; run `vitreous serve` in a terminal.")
 
 
 def _check_token(settings: ServerSettings) -> None:

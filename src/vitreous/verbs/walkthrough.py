@@ -6,11 +6,10 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from vitreous.cli.terminal import printable
 from vitreous.cli.verb import Verb, verb
 from vitreous.errors import UserError
 from vitreous.explain.request import Point
-from vitreous.verbs.images import ModelAndImages, name_outputs, say_unreadable
+from vitreous.verbs.images import ModelAndImages, name_outputs, print_each
 from vitreous.verbs.options import PreprocessOption
 
 if TYPE_CHECKING:
@@ -97,11 +96,7 @@ class Walkthrough(PreprocessOption, ModelAndImages, Verb["list[WrittenPage | Ima
 
     def show(self, result: list[WrittenPage | ImageError]) -> None:
         """One line per image: its path and the page."""
-        for one in result:
-            if isinstance(one, WrittenPage):
-                print(f"{printable(str(one.image))}: {printable(str(one.page))}: open it in a browser.")
-            else:
-                say_unreadable(one)
+        print_each(result, lambda one: f"{one.image}: {one.page}: open it in a browser.")
 
     def status(self, result: list[WrittenPage | ImageError]) -> int:
         """1 if an image could not be read."""
