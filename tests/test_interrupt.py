@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from vitreous import interrupt
-from vitreous.interrupt import Interrupted, interruptible, signal_heard, uninterrupted
+from vitreous.interrupt import Interrupted, interruptible, open_signal_pipe, signal_heard, uninterrupted
 
 
 def test_a_signal_is_an_exception():
@@ -123,3 +123,21 @@ with interruptible():
 """
     done = subprocess.run([sys.executable, "-c", code], timeout=120, capture_output=True, text=True, check=True)
     assert "KeyError: 'lost'" in done.stderr
+
+
+def test_another_thread_can_read_the_signals_of_this_process_and_of_no_child():
+    assert open_signal_pipe() is None
+    with interruptible(), uninterrupted():
+        pipe = open_signal_pipe()
+        try:
+            if (child := os.fork()) == 0:
+                os.kill(os.getpid(), signal.SIGTERM)
+                os._exit(signal_heard())
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == signal.SIGTERM, "the child has heard it"
+            with pytest.raises(BlockingIOError):
+                os.read(pipe, 1)
+            os.kill(os.getpid(), signal.SIGINT)
+            assert os.read(pipe, 8) == bytes([signal.SIGINT])
+        finally:
+            signal.set_wakeup_fd(-1)
+            interrupt._heard.raised = True  # so that the test does not end by it

@@ -247,8 +247,8 @@ class TestFailuresOfOthers:
         assert process_group.is_first_failure()
 
     def test_a_process_that_left_is_not_waited_for(self, heartbeat):
-        heartbeat.store.set(f"{LEFT}/0", "ended by SIGTERM")
-        assert "process 0 has ended by SIGTERM" in str(process_group.announce(RuntimeError("?")))
+        heartbeat.store.set(f"{LEFT}/0", "was ended by SIGTERM")
+        assert "process 0 was ended by SIGTERM" in str(process_group.announce(RuntimeError("?")))
         assert heartbeat._over.seconds == 0
 
     def test_a_user_error_is_not_asked_about(self, heartbeat):

@@ -12,7 +12,7 @@ import pytest
 
 from support.together import BATCH, TINY, draw_images, train, two_processes
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "faults.py"
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 KINDS = ("kill-saving", "kill-saving-shards", "nan")
 SETTINGS = {**TINY, **BATCH, "save_seconds": 0, "augment.mixup": 0.2, "ema": 0.9}
 
@@ -67,7 +67,7 @@ def test_a_process_that_is_killed_while_it_saves_ends_the_other_and_both_go_on(t
 def test_nothing_hangs_and_the_training_ends_as_an_undisturbed_one(tmp_path, subtests):
     out = tmp_path / "found.json"
     words = ["--scale", "0.02", "--only", ",".join((*KINDS, "flip-shards")), "--out", out]
-    subprocess.run([sys.executable, SCRIPT, *words], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([sys.executable, BENCHMARKS / "faults.py", *words], check=True, stdout=subprocess.DEVNULL)
     found = json.loads(out.read_text())
     for kind in KINDS:
         tally = found[kind]
@@ -81,3 +81,14 @@ def test_nothing_hangs_and_the_training_ends_as_an_undisturbed_one(tmp_path, sub
     with subtests.test("flip-shards"):  # the flipped bit is found, and the earlier checkpoint taken
         tally = found["flip-shards"]
         assert tally["flips"] == tally["refused"] == tally["earlier_taken"] == 2
+
+
+@pytest.mark.exhaustive
+def test_a_budget_never_lets_two_processes_wait_for_each_other(tmp_path, subtests):
+    """Each has a clock of its own; one training of seven hung where each decided by that."""
+    out = tmp_path / "found.json"
+    command = [sys.executable, BENCHMARKS / "stress.py", "--runs", "12", "--out", out]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    for what, tally in json.loads(out.read_text()).items():
+        with subtests.test(what):
+            assert tally["finished"] == tally["runs"] == 12, tally["messages"]

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from vitreous import __version__
 from vitreous.cli.failures import explain_failure
-from vitreous.cli.processes import only_main_prints, print_failure
-from vitreous.cli.streams import reliable_streams
+from vitreous.cli.streams import only_main_prints, print_failure, reliable_streams
 from vitreous.distributed.launcher import refuse_many
 from vitreous.errors import MachineError, UserError
 from vitreous.interrupt import Interrupted, interruptible
@@ -123,9 +122,9 @@ def _run_family(word: str, family: list[str], args: list[str]) -> int | None:
         return None if args else 2
     verb = f"{word} {args[0]}"
     if verb not in family:
-        from vitreous.cli.unknown import unknown_second_word
+        from vitreous.cli.unknown import unknown_verb
 
-        raise unknown_second_word(word, args[0], family)
+        raise unknown_verb(args[0], family, word)
     return _parse(verb, args[1:])
 
 

@@ -1,4 +1,7 @@
-"""Standard streams that a command can rely on, whatever it was started with: closed, full, or read by nobody."""
+"""Standard streams that a command can rely on, whatever it was started with: closed, full, or read by nobody.
+
+Of several processes that torchrun started, the main one prints, and whichever fails first.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,14 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
+from vitreous.distributed.launcher import global_rank, world_size
 from vitreous.errors import MachineError
 from vitreous.inputs import reason
+
+GROUP = "vitreous.distributed.process_group"
+"""The module, which needs torch: where a command has not imported it, this process has met no others."""
 
 
 @contextmanager
@@ -31,6 +39,34 @@ def reliable_streams() -> Iterator[None]:
         after, (sys.stdout, sys.stderr) = (sys.stdout, sys.stderr), before
         for stream in after:
             stream.flush()
+
+
+@contextmanager
+def only_main_prints() -> Iterator[None]:
+    """Within, all processes but the main one print nothing."""
+    if world_size() == 1:
+        yield
+        return
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # lost connections are reported in a sentence
+    before = sys.stdout, sys.stderr
+    with Path(os.devnull).open("w") as nowhere:
+        if global_rank() > 0:
+            sys.stdout = sys.stderr = nowhere
+        try:
+            yield
+        finally:
+            sys.stdout, sys.stderr = before
+            if (group := sys.modules.get(GROUP)) is not None:
+                group.leave()
+
+
+def print_failure(message: str) -> None:
+    """Say why this command ends, unless another process does."""
+    group = sys.modules.get(GROUP)
+    if world_size() == 1:
+        print(message, file=sys.stderr)
+    elif group.is_first_failure() if group else global_rank() == 0:
+        print(message, file=sys.__stderr__, flush=True)
 
 
 class _Output(io.FileIO):

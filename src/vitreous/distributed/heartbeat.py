@@ -142,7 +142,7 @@ class Heartbeat:
             seconds, entered = seconds + INTERVAL_SECONDS if waits and self._signal else 0.0, collectives.entered
             if self._signal and seconds >= SIGNAL_SECONDS:
                 name = signal.Signals(self._signal).name
-                self.leave(f"ended by {name}")
+                self.leave(f"was ended by {name}")
                 self._exit(
                     f"process {self.rank}: ended by {name} while it waited for other processes in {entered.place} "
                     f"(process {self.previous} was last in {self._previous_place}); {RESUME}"
@@ -231,26 +231,26 @@ class Heartbeat:
                     return None
                 for rank in others:
                     if self.store.check([key := f"{LEFT}/{rank}"]):
-                        return self.claim(f"process {rank} has {self.store.get(key).decode() or 'ended'}; {RESUME}")
+                        return self.claim(f"process {rank} {self.store.get(key).decode()}; {RESUME}")
                 time.sleep(POLL_SECONDS)
         except RuntimeError as error:
             return self.claim(_unreachable(error))
         host = (before[others[0]] or ["", "an unknown machine"])[1]
         return self.claim(f"process {others[0]} on {host} has ended without a message; {RESUME}")
 
-    def leave(self, reason: str = "") -> None:
+    def leave(self, how: str = "has ended") -> None:
         """Stop, and let the others know, if the store answers soon."""
         self._over.set()
         if self.store is not None:
-            goodbye = Thread(target=self._say_goodbye, args=(reason,), daemon=True)
+            goodbye = Thread(target=self._say_goodbye, args=(how,), daemon=True)
             goodbye.start()
             for thread in (goodbye, self._thread):  # Python aborts if it ends while a thread is in torch's store
                 thread.join(GRACE_SECONDS)
 
-    def _say_goodbye(self, reason: str) -> None:
+    def _say_goodbye(self, how: str) -> None:
         """The first process waits for the others, for its machine may hold the store."""
         with suppress(RuntimeError):
-            self.store.set(f"{LEFT}/{self.rank}", reason)
+            self.store.set(f"{LEFT}/{self.rank}", how)
             if self.rank == 0:
                 others = [f"{LEFT}/{rank}" for rank in range(1, self.size)]
                 self.store.wait(others, timedelta(seconds=GRACE_SECONDS / 2))
@@ -283,4 +283,9 @@ def rendezvous_failure(rank: int, size: int, reason: str) -> str:
 
 
 def _unreachable(error: RuntimeError) -> str:
-    return f"the launcher cannot be reached any more ({str(error).strip().splitlines()[0]}); {RESUME}"
+    return f"the launcher cannot be reached any more ({first_line(error)}); {RESUME}"
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, without torch's stack."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -24,7 +24,7 @@ from torch.distributed import distributed_c10d
 from torch.distributed.rendezvous import rendezvous
 
 from vitreous.distributed import heartbeat
-from vitreous.distributed.heartbeat import RESUME, START, Heartbeat, collectives, rendezvous_failure
+from vitreous.distributed.heartbeat import RESUME, START, Heartbeat, collectives, first_line, rendezvous_failure
 from vitreous.distributed.launcher import global_rank, local_rank, world_size
 from vitreous.distributed.world import World, find_device
 from vitreous.errors import MachineError, UserError
@@ -74,7 +74,7 @@ def _init_process_group(rank: int, size: int) -> None:
             group = PrefixStore("vitreous/group", store)
             dist.init_process_group(backend, store=group, rank=rank, world_size=size, timeout=COLLECTIVE_TIMEOUT)
     except (RuntimeError, ValueError, TimeoutError) as error:
-        message = rendezvous_failure(rank, size, str(error).strip().splitlines()[0])
+        message = rendezvous_failure(rank, size, first_line(error))
         _heartbeat.claim(message)
         _heartbeat.leave()
         raise MachineError(message) from error
@@ -90,7 +90,7 @@ def agree_on_id(store: Any, rank: int, size: int) -> str:
     """
     nonce = secrets.token_hex(8)
     if rank == 0:  # a process that does not come is noticed by its heartbeat, so there is no need to wait here
-        Thread(target=_answer, args=(store.clone(), nonce, size), name="rendezvous", daemon=True).start()
+        Thread(target=_send_id, args=(store.clone(), nonce, size), name="rendezvous", daemon=True).start()
         return nonce
     store.set(f"vitreous/nonce/{rank}", nonce)
     try:
@@ -101,7 +101,7 @@ def agree_on_id(store: Any, rank: int, size: int) -> str:
     return found
 
 
-def _answer(store: Any, own_id: str, size: int) -> None:
+def _send_id(store: Any, own_id: str, size: int) -> None:
     """In the first process: tell the others the id until all have it, or are too late."""
     waiting, answered = set(range(1, size)), dict[int, str]()
     seconds_left = heartbeat.RENDEZVOUS_SECONDS + heartbeat.GRACE_SECONDS
@@ -129,8 +129,8 @@ def announce(error: BaseException) -> BaseException | None:
     if isinstance(error, RuntimeError):
         reason = _heartbeat.find_failure()
         if reason is None and _is_from_collective(error):
-            first = str(error).strip().splitlines()[0]
-            reason = _heartbeat.claim(f"process {_heartbeat.rank}: lost the others ({first}); {RESUME}")
+            message = f"process {_heartbeat.rank}: the connection to the others failed ({first_line(error)}); {RESUME}"
+            reason = _heartbeat.claim(message)
         if reason is not None:
             return LostError(reason) if (number := signal_heard()) is None else Interrupted(number)
     _heartbeat.claim(f"{type(error).__name__}: {error}")
