@@ -17,7 +17,7 @@ import pytest
 from support.images import make_tree, noise
 from vitreous.config.data import Augment, Preprocess
 from vitreous.data import workers
-from vitreous.data.cache import ImageCache
+from vitreous.data.image_cache import ImageCache
 from vitreous.data.loader import Loader, choose_workers
 from vitreous.data.silence import expect_silence
 from vitreous.data.source import open_data

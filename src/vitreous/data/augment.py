@@ -18,9 +18,9 @@ from PIL import Image
 from torch import Tensor
 
 from vitreous.config.data import Augment, Interpolation, Preprocess, View
-from vitreous.data.cache import Shares
 from vitreous.data.chance import generator
 from vitreous.data.decode import Extent, extent
+from vitreous.data.image_cache import BoxFractions
 from vitreous.data.policy import apply_policy, jitter
 
 Pixels = NDArray[np.uint8]
@@ -46,7 +46,7 @@ class Cut(NamedTuple):
 
     pixels: Tensor
     """(C, H, W) uint8."""
-    box: Shares
+    box: BoxFractions
     flipped: bool = False
 
 
@@ -96,7 +96,7 @@ def seen_box(height: int, width: int, preprocess: Preprocess) -> tuple[float, fl
     return left * across, top * down, min(right, width), min(bottom, height)
 
 
-def seen_shares(height: int, width: int, preprocess: Preprocess) -> Shares:
+def seen_shares(height: int, width: int, preprocess: Preprocess) -> BoxFractions:
     """What `eval_view` shows of an image of this height and width: top, left, height, width as shares of it."""
     left, top, right, bottom = seen_box(height, width, preprocess)
     return top / height, left / width, (bottom - top) / height, (right - left) / width
@@ -212,7 +212,7 @@ def mean_colour(preprocess: Preprocess) -> Tensor:
     return torch.tensor([min(max(round(255 * value), 0), 255) for value in preprocess.mean], dtype=torch.uint8)
 
 
-def _shifted(pixels: Pixels, preprocess: Preprocess, pad: int, rng: np.random.Generator) -> tuple[Tensor, Shares]:
+def _shifted(pixels: Pixels, preprocess: Preprocess, pad: int, rng: np.random.Generator) -> tuple[Tensor, BoxFractions]:
     """The view of evaluation, shifted by up to `pad` pixels each way, with the border reflected."""
     image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
     view = eval_view(image, preprocess)

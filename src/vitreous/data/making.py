@@ -21,9 +21,9 @@ from torch import Tensor
 from vitreous.config.data import Augment, Preprocess, View
 from vitreous.data.augment import Cut, Pixels, cut_views, eval_view, seen_shares, shrink
 from vitreous.data.batch_augment import Cuts, cut_batch, eval_batch, stack_cuts
-from vitreous.data.cache import ImageCache, default_limit
 from vitreous.data.chance import Index
 from vitreous.data.decode import ImageError, extent
+from vitreous.data.image_cache import ImageCache, default_cache_bytes
 from vitreous.data.source import Source
 from vitreous.data.view import Sample, read_for_view
 
@@ -90,7 +90,7 @@ def choose_maker(
         # A bilinear lookup skips pixels of an image that is more than twice as large.
         if max(size) <= SMALL and all(a <= 2 * b for a, b in zip(sides, size, strict=True)):
             return BatchMaker(source, wanted)
-    cache = ImageCache(len(source), default_limit() if cache_bytes is None else cache_bytes)
+    cache = ImageCache(len(source), default_cache_bytes() if cache_bytes is None else cache_bytes)
     return ImageMaker(source, wanted, cache, allowed, replace)
 
 

@@ -4,7 +4,7 @@ import pickle
 import numpy as np
 
 from support.images import noise
-from vitreous.data.cache import DEFAULT_LIMIT, ImageCache, default_limit
+from vitreous.data.image_cache import MAX_CACHE_BYTES, ImageCache, default_cache_bytes
 from vitreous.memory import available_memory
 
 WHOLE, MIDDLE = (0.0, 0.0, 1.0, 1.0), (0.1, 0.25, 1 / 3, 0.5)
@@ -48,7 +48,7 @@ def test_without_memory_or_in_a_fresh_process_it_is_empty():
     full.put(0, noise(4, 4), WHOLE)
     assert full.get(0) is not None
     assert pickle.loads(pickle.dumps(full)).get(0) is None
-    assert 0 < default_limit() <= DEFAULT_LIMIT
+    assert 0 < default_cache_bytes() <= MAX_CACHE_BYTES
 
 
 GIB = 2**30
@@ -67,7 +67,7 @@ def system(root, **files):
 
 def test_memory_that_holds_copies_of_files_is_available(tmp_path):
     assert available_memory(system(tmp_path)) == 6 * GIB
-    assert default_limit(tmp_path) == DEFAULT_LIMIT == GIB
+    assert default_cache_bytes(tmp_path) == MAX_CACHE_BYTES == GIB
 
 
 def test_a_group_that_holds_the_process_is_a_limit(tmp_path):
@@ -81,7 +81,7 @@ def test_a_group_that_holds_the_process_is_a_limit(tmp_path):
         sys__fs__cgroup__memory_D_stat=f"anon 5\ninactive_file {100 * mib}\nactive_file 7\n",
     )
     assert available_memory(tmp_path) == 212 * mib
-    assert default_limit(tmp_path) == 53 * mib
+    assert default_cache_bytes(tmp_path) == 53 * mib
 
 
 def test_the_least_of_the_groups_around_the_process(tmp_path):
@@ -115,9 +115,9 @@ def test_groups_of_the_first_version(tmp_path, subtests):
             file.write_text(f"{2**63 - 4096}\n")  # how it says: none
             assert available_memory(root) == 6 * GIB
             file.write_text(f"{GIB // 4}\n")  # lowered below what is taken
-            assert default_limit(root) == 0
+            assert default_cache_bytes(root) == 0
 
 
 def test_a_system_that_does_not_tell(tmp_path):
     assert available_memory(tmp_path) is None
-    assert default_limit(tmp_path) == DEFAULT_LIMIT // 4
+    assert default_cache_bytes(tmp_path) == MAX_CACHE_BYTES // 4

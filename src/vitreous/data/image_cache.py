@@ -1,4 +1,4 @@
-"""Decoded images kept in memory that all worker processes share, up to a limit."""
+"""Decoded images in memory that all worker processes share, up to a limit."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from vitreous.memory import available_memory
 
-DEFAULT_LIMIT = 2**30
-Shares = tuple[float, float, float, float]
-"""Top, left, height and width of a box, as shares of an image."""
+MAX_CACHE_BYTES = 2**30
+BoxFractions = tuple[float, float, float, float]
+"""Top, left, height and width of a box, as fractions of its height and width."""
 
 
 class ImageCache:
@@ -42,18 +42,18 @@ class ImageCache:
         if self._file is not None:
             weakref.finalize(self, os.close, self._file)
 
-    def get(self, index: int) -> tuple[NDArray[np.uint8], Shares] | None:
-        """The array kept for this index, without a copy, and what was noted with it; or None."""
-        place, *shape = (int(x) for x in self._table[index])
-        if place == 0 or self._memory is None:
+    def get(self, index: int) -> tuple[NDArray[np.uint8], BoxFractions] | None:
+        """The array cached for this index, without a copy, and its box; or None."""
+        offset, *shape = (int(x) for x in self._table[index])
+        if offset == 0 or self._memory is None:
             return None
         size = shape[0] * shape[1] * shape[2]
-        array = np.frombuffer(self._memory, dtype=np.uint8, count=size, offset=place - 1).reshape(shape)
+        array = np.frombuffer(self._memory, dtype=np.uint8, count=size, offset=offset - 1).reshape(shape)
         y, x, h, w = self._boxes[index].tolist()
         return array, (y, x, h, w)
 
-    def put(self, index: int, array: NDArray[np.uint8], box: Shares) -> None:
-        """Keep a copy, if there is room, and which share of its image it shows."""
+    def put(self, index: int, array: NDArray[np.uint8], box: BoxFractions) -> None:
+        """Keep a copy, if there is room, and which box of its image it shows."""
         if self._memory is None or self._table[index, 0]:
             return
         with self._locked():
@@ -92,7 +92,7 @@ class ImageCache:
         ImageCache.__init__(self, state["count"], 0)
 
 
-def default_limit(root: Path = Path("/")) -> int:
+def default_cache_bytes(root: Path = Path("/")) -> int:
     """1 GiB, but no more than a quarter of `available_memory`."""
     available = available_memory(root)
-    return DEFAULT_LIMIT // 4 if available is None else min(DEFAULT_LIMIT, available // 4)
+    return MAX_CACHE_BYTES // 4 if available is None else min(MAX_CACHE_BYTES, available // 4)
