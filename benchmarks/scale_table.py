@@ -35,7 +35,7 @@ from vitreous.model.family import count_flops
 from vitreous.model.presets import preset
 from vitreous.model.vit import ViT
 from vitreous.objectives.supervised import Classification
-from vitreous.training.parallelism import WAYS, Parallelism, fit_on, step_memory
+from vitreous.training.parallelism import PARALLELISMS, Parallelism, fit_on_gpus, step_memory
 from vitreous.training.step import Learner, train_step
 
 MEASURED = {"Ti/16": 8, "S/16": 4, "B/16": 2}
@@ -128,7 +128,7 @@ def computed_row(name: str) -> dict[str, Any]:
         "model": name,
         "step_gflops": round(flops / 1e9, 1),
         "images_per_second_per_gpu": round(USED * PEAK / flops),
-        "fit": asdict(fit_on(preset(name), GPUS, MEMORY)),
+        "fit": asdict(fit_on_gpus(preset(name), GPUS, MEMORY)),
     }
 
 
@@ -148,7 +148,7 @@ def main() -> None:
         "assumed": {"gpu_peak_flops": PEAK, "share_used": USED, "gpus": GPUS, "memory": MEMORY},
     }
     given.out.write_text(json.dumps(found, indent=2) + "\n")
-    for way in WAYS:
+    for way in PARALLELISMS:
         for name, batch in MEASURED.items():
             found["measured"].append(measured_row(name, way, batch))
             given.out.write_text(json.dumps(found, indent=2) + "\n")  # each takes a while

@@ -176,7 +176,7 @@ def gpus_table(found: dict[str, Any]) -> str:
     for row in found["computed"]:
         fit, speed = row["fit"], row["images_per_second_per_gpu"]
         state = f"{4 * fit['weights'] / 1e9:,.2f}"
-        images = f"{fit['image'] / 1e6:,.0f} | {fit['image_recomputed'] / 1e6:,.0f}"
+        images = f"{fit['image'] / 1e6:,.0f} | {fit['image_checkpointed'] / 1e6:,.0f}"
         most = fit["largest_batch"][fit["choice"]]
         lines.append(
             f"| {row['model']} | {state} | {images} | {most:,} | {fit['choice']} | {speed:,} | {64e3 / speed:,.0f} |"

@@ -12,7 +12,17 @@ from torch.utils.checkpoint import checkpoint
 
 from vitreous import UserError, ViT, models, preset
 from vitreous.model.cost import count_checkpointed_bytes, count_parameters
-from vitreous.training.parallelism import ENOUGH, RESERVE, WAYS, Parallelism, _Sizes, fit_on, step_memory
+from vitreous.training.parallelism import (
+    EFFICIENT_BATCH,
+    PARALLELISMS,
+    RESERVED_FRACTION,
+    Parallelism,
+    activation_bytes,
+    block_parameters,
+    checkpointed_bytes,
+    fit_on_gpus,
+    step_memory,
+)
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "scale_table.json"
 DDP, SHARD = Parallelism(), Parallelism(shard=True)
@@ -67,10 +77,10 @@ def test_the_formula_agrees_with_what_was_measured(subtests):
     """
     for row in json.loads(RESULTS.read_text())["measured"]:
         with subtests.test(row=row):
-            way = next(way for way in WAYS if str(way) == row["way"])
-            found = step_memory(preset(row["model"]), way, row["processes"], mixed=False)
+            parallelism = next(one for one in PARALLELISMS if str(one) == row["way"])
+            found = step_memory(preset(row["model"]), parallelism, row["processes"], mixed=False)
             computed, measured = found.total(row["batch"]), row["measured_bytes"]
-            if way.shard:
+            if parallelism.shard:
                 assert computed <= measured < 2.1 * computed
             else:
                 assert computed == pytest.approx(measured, rel=0.15, abs=75e6)
@@ -83,21 +93,21 @@ def test_by_hand():
     alone, shared = step_memory(config, DDP, 8), step_memory(config, SHARD, 8)
     assert alone.weights + alone.gradients + alone.optimizer + alone.copies == (4 + 4 + 8 + 2) * count
     assert shared.weights + shared.gradients + shared.optimizer == 16 * count / 8
-    assert alone.largest_batch(80e9) == int(((1 - RESERVE) * 80e9 - 18 * count) / alone.image)
+    assert alone.largest_batch(80e9) == int(((1 - RESERVED_FRACTION) * 80e9 - 18 * count) / alone.image)
     assert alone.largest_batch(1e6) == 0
 
 
 def test_what_to_choose():
     """The simplest way that keeps a GPU busy; several parts of a step rather than computing blocks twice."""
     config = preset("g/14")
-    roomy, tight, tiny = (fit_on(config, 8, round(size * 1e9)) for size in (80, 24, 1))
+    roomy, tight, tiny = (fit_on_gpus(config, 8, round(size * 1e9)) for size in (80, 24, 1))
     assert roomy.choice == "DDP"
-    assert roomy.largest_batch["DDP"] >= ENOUGH
-    assert tight.largest_batch["DDP"] < ENOUGH <= tight.largest_batch["shard"]
+    assert roomy.largest_batch["DDP"] >= EFFICIENT_BATCH
+    assert tight.largest_batch["DDP"] < EFFICIENT_BATCH <= tight.largest_batch["shard"]
     assert tight.choice == "shard"
-    assert fit_on(config, 8, 16 * 10**9).choice == "shard, activation_checkpointing"
+    assert fit_on_gpus(config, 8, 16 * 10**9).choice == "shard, activation_checkpointing"
     assert tiny.choice is None
-    large = fit_on(preset("B/16"), 8, 24 * 10**9, batch_size=8192)
+    large = fit_on_gpus(preset("B/16"), 8, 24 * 10**9, batch_size=8192)
     assert large.choice == "DDP"
     assert large.accumulate == -(-1024 // large.largest_batch["DDP"])
 
@@ -105,25 +115,26 @@ def test_what_to_choose():
 def test_a_single_block_is_counted_too():
     """A block of width D has 12 D^2 weights, 9 D of biases and 4 D of norms, however many there are."""
     config = preset("Ti/16", depth=1)
-    assert _Sizes(config, mixed=True).block_parameters == _Sizes(preset("Ti/16"), mixed=True).block_parameters
-    assert _Sizes(config, mixed=True).block_parameters == 12 * 192**2 + 13 * 192
-    assert fit_on(config, 8, 80 * 10**9).choice == "DDP"
+    assert block_parameters(config) == block_parameters(preset("Ti/16"))
+    assert block_parameters(config) == 12 * 192**2 + 13 * 192
+    assert fit_on_gpus(config, 8, 80 * 10**9).choice == "DDP"
 
 
 def test_a_block_that_is_computed_again_has_all_tokens_where_later_ones_merge():
-    plain, merged = (_Sizes(preset("Ti/16", merge=merge), mixed=False) for merge in (0, 15))
-    again = [one.recomputed - count_checkpointed_bytes(one.config) for one in (plain, merged)]
-    assert again[0] == again[1] == plain.activations - _Sizes(preset("Ti/16", depth=11), mixed=False).activations
+    configs = [preset("Ti/16", merge=merge) for merge in (0, 15)]
+    again = [checkpointed_bytes(config, mixed=False) - count_checkpointed_bytes(config) for config in configs]
+    plain, shallower = (activation_bytes(preset("Ti/16", depth=depth), mixed=False) for depth in (12, 11))
+    assert again[0] == again[1] == plain - shallower
 
 
 def test_gradients_that_wait_for_the_last_part_are_counted():
     """Sharded, a process keeps those of all weights from part to part; a step that fits at once needs no parts."""
     config = preset("g/14")
     count = count_parameters(config)
-    whole, part = (step_memory(config, SHARD, 8, in_parts=in_parts) for in_parts in (False, True))
+    whole, part = (step_memory(config, SHARD, 8, accumulates=accumulates) for accumulates in (False, True))
     assert part.total(1) - whole.total(1) == 4 * count
-    assert step_memory(config, DDP, 8, in_parts=True) == step_memory(config, DDP, 8)
-    large, small = (fit_on(config, 8, 24 * 10**9, batch_size=8 * each) for each in (128, 32))
+    assert step_memory(config, DDP, 8, accumulates=True) == step_memory(config, DDP, 8)
+    large, small = (fit_on_gpus(config, 8, 24 * 10**9, batch_size=8 * each) for each in (128, 32))
     assert small.largest_batch["shard"] == whole.largest_batch(24e9) >= 32
     assert large.largest_batch["shard"] == part.largest_batch(24e9)
 
@@ -131,7 +142,7 @@ def test_gradients_that_wait_for_the_last_part_are_counted():
 def test_models_says_it():
     rows = models(["B/16", "bit-r50x1"], gpus=8, memory="80GB")
     assert [row.fit.choice for row in rows] == ["DDP", "DDP"]
-    assert rows[1].fit.image_recomputed is None
+    assert rows[1].fit.image_checkpointed is None
     assert models(["B/16"])[0].fit is None
     for asked in ({"gpus": 8}, {"memory": "80GB"}, {"batch_size": 64}, {"gpus": 0, "memory": "80GB"}):
         with pytest.raises(UserError):

@@ -10,6 +10,7 @@ from vitreous.arguments import Count, Pixels
 from vitreous.cli.terminal import console, table
 from vitreous.cli.verb import Verb, verb
 from vitreous.errors import UserError
+from vitreous.inputs import parse_size
 
 if TYPE_CHECKING:
     from vitreous.config.model import ModelConfig
@@ -31,11 +32,11 @@ class ModelRow:
     tokens: int | None
     parameters: int
     gflops: float
-    """Billions of floating-point operations for one image, forward; a multiplication and an addition are two."""
+    """Billions of floating-point operations of one image's forward pass; a multiply-add counts as two."""
     activation_mb: float
     """Millions of bytes that training keeps for one image, in float32."""
     fit: GpuPlan | None = None
-    """How it can be trained on the GPUs that were asked about."""
+    """How it can be trained on the given GPUs."""
 
 
 @dataclass(frozen=True)
@@ -60,10 +61,9 @@ class Models(Verb[list[ModelRow]]):
     json_help: ClassVar[str] = "Print one JSON list."
 
     def run(self) -> list[ModelRow]:
-        """The cost of the named models, or of all that the image size suits: a ViT's patch must divide it."""
-        from vitreous.inputs import parse_size
+        """The cost of the named models, or of all presets whose patch divides the image size."""
         from vitreous.model.family import FAMILIES, check_one_size, named_config
-        from vitreous.training.parallelism import fit_on
+        from vitreous.training.parallelism import fit_on_gpus
 
         for name in self.names:
             check_one_size(name, self.image_size)
@@ -72,93 +72,31 @@ class Models(Verb[list[ModelRow]]):
         if self.batch_size is not None and self.gpus is None:
             raise UserError("batch_size: of what GPUs; give gpus and memory too, or leave it out.")
         sized = {} if self.image_size is None else {"image_size": (self.image_size, self.image_size)}
-        listed = self.names or [name for family in FAMILIES.values() for name in family.names]
-        found = [(name, named_config(name, **sized) if self.names else _fitting(name, sized)) for name in listed]
-        rows = [(config, _row(name, config)) for name, config in found if config is not None]
-        if self.gpus is None or self.memory is None:
-            return [row for _, row in rows]
-        each = parse_size(self.memory, "memory")
-        return [replace(row, fit=fit_on(config, self.gpus, each, self.batch_size)) for config, row in rows]
+        memory = None if self.memory is None else parse_size(self.memory, "memory")
+        rows = []
+        for name in self.names or [name for family in FAMILIES.values() for name in family.names]:
+            try:
+                config = named_config(name, **sized)
+            except UserError:
+                if self.names:
+                    raise
+                continue  # a preset that cannot look at images of this size
+            row = _row(name, config)
+            if self.gpus is not None and memory is not None:
+                row = replace(row, fit=fit_on_gpus(config, self.gpus, memory, self.batch_size))
+            rows.append(row)
+        return rows
 
     def to_json(self, result: list[ModelRow]) -> Any:
-        """Every field."""
+        """A list of objects."""
         return [asdict(row) for row in result]
 
     def show(self, result: list[ModelRow]) -> None:
-        """A table of costs, or of what fits on GPUs."""
+        """One line per model: what it costs, or how it can be trained on the GPUs."""
         if self.gpus is None:
-            _print_costs(result)
+            _show_costs(result)
         else:
-            _print_fits(result)
-
-
-def _print_costs(rows: list[ModelRow]) -> None:
-    listed = table(
-        "model", "pixels#", "tokens#", "width#", "depth#", "heads#", "parameters#", "GFLOPs#", "training MB#"
-    )
-    for row in rows:
-        shape = (_pixels(row), row.tokens, row.width, row.depth, row.heads)
-        listed.add_row(
-            row.name,
-            *("" if one is None else str(one) for one in shape),
-            f"{row.parameters:,}",
-            f"{row.gflops:,.2f}",
-            f"{row.activation_mb:,.1f}",
-        )
-    page = console()
-    page.print(listed)
-    page.print(
-        "For one image and 1,000 classes. GFLOPs: forward pass; a multiply-add counts as two operations.\n"
-        "Training MB: activations that a float32 training step keeps for the backward pass."
-    )
-
-
-def _print_fits(rows: list[ModelRow]) -> None:
-    """The largest batch per GPU of each way to divide a training, and which way to choose."""
-    from vitreous.training.parallelism import RESERVE, WAYS
-
-    ways = [str(way) for way in WAYS]
-    listed = table("model", "pixels#", "weights GB#", "image MB#", *(f"{way}#" for way in ways), "choose")
-    for row in rows:
-        assert row.fit is not None
-        batches = (row.fit.largest_batch.get(way) for way in ways)
-        listed.add_row(
-            row.name,
-            _pixels(row),
-            f"{row.fit.weights / 1e9:,.2f}",
-            f"{row.fit.image / 1e6:,.1f}",
-            *("" if most is None else f"{most:,}" if most else "-" for most in batches),
-            _choice(row.fit),
-        )
-    page = console()
-    page.print(listed)
-    page.print(
-        "Images per GPU at most, for each way to divide a training with AdamW in mixed precision (bfloat16).\n"
-        "DDP: every GPU holds all weights, as many gradients, and twice as many moments. shard (--shard): its share\n"
-        "of them. activation_checkpointing: blocks are computed again in the backward pass, a third more time.\n"
-        f"{RESERVE:.0%} of the memory is left free. Computed; docs/scale.md says how far it agrees with measurements."
-    )
-
-
-def _choice(fit: GpuPlan) -> str:
-    if fit.choice is None:
-        return "does not fit"
-    return fit.choice + (f", accumulate={fit.accumulate}" if fit.accumulate > 1 else "")
-
-
-def _pixels(row: ModelRow) -> str:
-    height, width = row.image_size
-    return str(height) if height == width else f"{height}x{width}"
-
-
-def _fitting(name: str, sized: dict[str, tuple[int, int]]) -> ModelConfig | None:
-    """The preset at this image size; None if it cannot look at images of that."""
-    from vitreous.model.family import named_config
-
-    try:
-        return named_config(name, **sized)
-    except UserError:
-        return None
+            _show_fits(result)
 
 
 def _row(name: str, config: ModelConfig) -> ModelRow:
@@ -179,6 +117,53 @@ def _row(name: str, config: ModelConfig) -> ModelRow:
         gflops=round(count_flops(config) / 1e9, 3),
         activation_mb=round(count_activation_bytes(config) / 1e6, 1),
     )
+
+
+def _show_costs(rows: list[ModelRow]) -> None:
+    listed = table(
+        "model", "pixels#", "tokens#", "width#", "depth#", "heads#", "parameters#", "GFLOPs#", "training MB#"
+    )
+    for row in rows:
+        shape = ("" if size is None else str(size) for size in (row.tokens, row.width, row.depth, row.heads))
+        costs = f"{row.parameters:,}", f"{row.gflops:,.2f}", f"{row.activation_mb:,.1f}"
+        listed.add_row(row.name, _pixels(row), *shape, *costs)
+    page = console()
+    page.print(listed)
+    page.print(
+        "For one image and 1,000 classes. GFLOPs: forward pass; a multiply-add counts as two operations.\n"
+        "Training MB: activations that a float32 training step keeps for the backward pass."
+    )
+
+
+def _show_fits(rows: list[ModelRow]) -> None:
+    """The largest batch per GPU of each parallelism, and which one to choose."""
+    from vitreous.training.parallelism import PARALLELISMS, RESERVED_FRACTION
+
+    names = [str(parallelism) for parallelism in PARALLELISMS]
+    listed = table("model", "pixels#", "weights GB#", "image MB#", *(f"{name}#" for name in names), "choose")
+    for row in rows:
+        fit = row.fit
+        assert fit is not None
+        sizes = f"{fit.weights / 1e9:,.2f}", f"{fit.image / 1e6:,.1f}"
+        largest = (fit.largest_batch.get(name) for name in names)
+        batches = ("" if batch is None else f"{batch:,}" if batch else "-" for batch in largest)
+        choice = fit.choice or "does not fit"
+        accumulate = f", accumulate={fit.accumulate}" if fit.choice and fit.accumulate > 1 else ""
+        listed.add_row(row.name, _pixels(row), *sizes, *batches, choice + accumulate)
+    page = console()
+    page.print(listed)
+    page.print(
+        "Largest batch per GPU for each way to divide a training with AdamW in mixed precision (bfloat16).\n"
+        "DDP: every GPU holds all weights, gradients and moments. shard (--shard, FSDP): an equal part of them.\n"
+        "activation_checkpointing: blocks are computed again in the backward pass, which takes a third more time.\n"
+        f"{RESERVED_FRACTION:.0%} of the memory is left free. Computed; docs/scale.md says how far it agrees with "
+        "measurements."
+    )
+
+
+def _pixels(row: ModelRow) -> str:
+    height, width = row.image_size
+    return str(height) if height == width else f"{height}x{width}"
 
 
 models = verb(Models)
