@@ -106,15 +106,15 @@ class Vitreous:
         self.bundle, self.engine = load_bundle(exports.bundle), engine
 
     def __call__(self, files: Sequence[Path]) -> list[str]:
-        from vitreous.jobs.predict import predict
+        from vitreous.verbs.predict import predict
 
         return [one.label or "" for one in predict(self.bundle, files, top=1, engine=self.engine)]
 
     def engine_for(self, images: int) -> str:
         """What answers for so many, as `predict` chooses it."""
-        from vitreous.inference.choice import deploy
+        from vitreous.inference.opening import open_engine
 
-        chosen = deploy(self.bundle, engine=self.engine, images=images).engine
+        chosen = open_engine(self.bundle, engine=self.engine, images=images).engine
         return f"{chosen.name}-{chosen.precision}"
 
 

@@ -41,16 +41,23 @@ from measure import Sections, best_seconds, compare_in_turns, gemm_gflops, instr
 from vitreous.callbacks import Callbacks
 from vitreous.config.data import Preprocess
 from vitreous.data.source import Data, open_data
-from vitreous.inference.choice import MAX_DROP
-from vitreous.inference.conversion import LabelledViews, convert_model, count_right, quantise_model, sample_views
+from vitreous.inference.conversion import (
+    LabelledViews,
+    QuantizationImages,
+    convert_model,
+    correct_predictions,
+    quantize_model,
+    sample_views,
+)
 from vitreous.inference.engine import Engine, TorchEngine
-from vitreous.inference.folder import read_about
+from vitreous.inference.engine_folder import read_metadata
+from vitreous.inference.opening import MAX_INT8_DROP
 from vitreous.inference.speed import measure_speeds
-from vitreous.inference.verify import batched
-from vitreous.jobs.bench import bench
-from vitreous.jobs.evaluate import evaluate
+from vitreous.inference.verify import in_batches
 from vitreous.model.family import build_network, named_config
 from vitreous.model.precision import avoid_broken_amx
+from vitreous.verbs.bench import bench
+from vitreous.verbs.evaluate import evaluate
 from vitreous.verbs.export import export_weights
 from vitreous.verbs.fit import fit
 from vitreous.weights.bundle import Bundle, load_bundle
@@ -145,9 +152,9 @@ def model_section(args: argparse.Namespace) -> dict[str, Any]:
 
 def quantise_unjudged(ours: Any, views: Tensor) -> Any:
     """int8 of a network with random weights: it has no accuracy to lose."""
-    from vitreous.inference.int8 import quantise
+    from vitreous.inference.int8 import quantize
 
-    return quantise(ours.model, views, transformer=True)
+    return quantize(ours.model, views, transformer=True)
 
 
 class _Normalised(nn.Module):
@@ -169,7 +176,7 @@ def _normalise(view: Tensor) -> np.ndarray:
 
 def _asking(engine: Engine) -> tuple[Callable[[], object], int]:
     images = torch.randint(0, 256, (engine.batch_size, 3, 224, 224), dtype=torch.uint8)
-    return lambda: engine.scores(images), len(images)
+    return lambda: engine.logits(images), len(images)
 
 
 def _streaming(graph: Any, count: int = 16) -> tuple[Callable[[], object], int]:
@@ -214,7 +221,7 @@ def equal_section(args: argparse.Namespace) -> dict[str, Any]:
     for name, bundle in models.items():
         views = sample_views(open_data(args.pets).splits["test"], bundle.preprocess, 200).views
         for runtime in ("openvino", "onnx"):
-            verified = convert_model(bundle, runtime, views).about.verified
+            verified = convert_model(bundle, runtime, views).metadata.verified
             found[f"{name}, {runtime}"] = verified.__dict__
             print(name, runtime, verified, flush=True)
     return found
@@ -234,7 +241,7 @@ def accuracy_section(args: argparse.Namespace) -> dict[str, Any]:
         seen = Data({"train": data.train}, data.classes)
         out = export_weights(bundle, args.runs / f"{name}-int8", to="openvino", int8=True, calibrate=seen)
         found[name]["int8"] = accuracy_of(out, place, "auto")
-        found[name]["accuracy_aware"] = read_about(out).accuracy_aware
+        found[name]["accuracy_aware"] = read_metadata(out).accuracy_control
         print(name, json.dumps(found[name]), flush=True)
     return found
 
@@ -253,11 +260,11 @@ def merging_section(args: argparse.Namespace) -> dict[str, Any]:
             sample_views(data.splits[split], bundles[0].preprocess, 10_000) for split in ("train", "test")
         )
         engines = merging_engines(bundles[0], training)
-        found[str(count)]["int8_of_seed_0"] = count_right(engines["OpenVINO int8"], test) / len(test.labels)
+        found[str(count)]["int8_of_seed_0"] = correct_predictions(engines["OpenVINO int8"], test).mean()
         print("merging", count, found[str(count)], flush=True)
         for name, engine in engines.items():
             asked = training.views[:SPEED_VIEWS]
-            jobs.setdefault(name, {})[str(count)] = partial(batched, engine.scores, asked, engine.batch_size)
+            jobs.setdefault(name, {})[str(count)] = partial(in_batches, engine.logits, asked, engine.batch_size)
     for name, several in jobs.items():
         for merged, speed in compare_in_turns(several, MERGING_TURNS).items():
             found[merged]["speeds"][name] = {
@@ -272,8 +279,9 @@ def merging_section(args: argparse.Namespace) -> dict[str, Any]:
 def merging_engines(bundle: Bundle, training: LabelledViews) -> dict[str, Engine]:
     """What computes a model whose speed with and without merging is compared; int8 sees training images alone."""
     converted = convert_model(bundle, "openvino", training.views[:SPEED_VIEWS])
-    judged = LabelledViews(training.views[CALIBRATED:], training.labels[CALIBRATED:])
-    quantised = quantise_model(bundle, converted, training.views[:CALIBRATED], judged, MAX_DROP)
+    control, held_out = (LabelledViews(training.views[k::2], training.labels[k::2]) for k in (CALIBRATED, CALIBRATED + 1))
+    images = QuantizationImages(training.views[:CALIBRATED], control, held_out)
+    quantised = quantize_model(bundle, converted, images, MAX_INT8_DROP)
     return {
         "PyTorch": TorchEngine(bundle.model, bundle.preprocess),
         "OpenVINO": converted.engine,
@@ -282,8 +290,8 @@ def merging_engines(bundle: Bundle, training: LabelledViews) -> dict[str, Engine
 
 
 def accuracy_of(model: Any, data: Path, engine: Any) -> dict[str, Any]:
-    found = evaluate(model, data, split="test", engine=engine)
-    return {"accuracy": found.result.top1, "interval": found.result.top1_interval, "n": found.result.n}
+    found: Any = evaluate(model, data, split="test", engine=engine).result
+    return {"accuracy": found.top1, "interval": found.top1_interval, "n": found.n}
 
 
 SECTIONS: Sections = {

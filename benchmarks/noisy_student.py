@@ -40,7 +40,7 @@ from vitreous.callbacks import Callbacks
 from vitreous.data.copies import without_copies
 from vitreous.data.source import Labels, Source, open_data
 from vitreous.evaluate.spread import Accuracies, difference
-from vitreous.jobs.evaluate import evaluate
+from vitreous.verbs.evaluate import evaluate
 from vitreous.model.family import named_config
 from vitreous.verbs.fit import fit
 from vitreous.verbs.self_train import self_train
@@ -160,7 +160,7 @@ def _write(path: Path, split: str, source: Source, names: np.ndarray) -> None:
 
 def measured(run: Path, test: Path) -> dict[str, Any]:
     """A model on all test images."""
-    found = evaluate(run, test, split="test").result
+    found: Any = evaluate(run, test, split="test").result
     return {"test_accuracy": found.top1, "interval": found.top1_interval, "n_test": found.n}
 
 

@@ -40,7 +40,7 @@ from vitreous.data.source import Source, open_data
 from vitreous.evaluate.knn import vote_neighbours
 from vitreous.evaluate.probe import fit_linear
 from vitreous.explain.analysis.numbers import Numbers
-from vitreous.jobs.probe import probe
+from vitreous.verbs.probe import probe
 from vitreous.model.family import build_network
 from vitreous.model.network import require
 from vitreous.model.presets import SIZES

@@ -47,8 +47,8 @@ from serving import Server, Summary, apply_load, finish_load, group, running, st
 from vitreous.config.data import Preprocess
 from vitreous.config.server import ServerSettings
 from vitreous.data.pipeline import ViewPipeline
-from vitreous.inference.choice import deploy
-from vitreous.inference.engine import Deployed, Engine
+from vitreous.inference.engine import Engine, InferenceModel
+from vitreous.inference.opening import open_engine
 from vitreous.inference.speed import noise
 from vitreous.model.vit import ViT
 from vitreous.weights.bundle import save_bundle
@@ -72,7 +72,7 @@ def plan(args: argparse.Namespace, server: Server, **changes: Any) -> Plan:
 
 def throughput_section(args: argparse.Namespace) -> dict[str, Any]:
     """Requests a second beside what the engine does without a server."""
-    deployed = deploy(args.weights, images=MANY)
+    deployed = open_engine(args.weights, images=MANY)
     bodies = [path.read_bytes() for path in args.images]
     found: dict[str, list[float]] = {"server": [], "engine": [], "model": []}
     runs: list[Summary] = []
@@ -105,7 +105,7 @@ def kept_speed(runs: list[Summary], outcomes: list[Outcome]) -> float:
     return runs[-1].per_second
 
 
-def engine_speed(deployed: Deployed, bodies: list[bytes], seconds: float) -> float:
+def engine_speed(deployed: InferenceModel, bodies: list[bytes], seconds: float) -> float:
     """Images a second from JPEG bytes to labels, decoded in threads while the engine computes, as `predict` does."""
     engine, done = deployed.engine, 0
     start = time.monotonic()
@@ -117,7 +117,7 @@ def engine_speed(deployed: Deployed, bodies: list[bytes], seconds: float) -> flo
             yield body
 
     for views in ViewPipeline(engine.preprocess, engine.batch_size).batches(until_then()):
-        scores = engine.scores(torch.stack([view for view in views if isinstance(view, torch.Tensor)]))
+        scores = engine.logits(torch.stack([view for view in views if isinstance(view, torch.Tensor)]))
         done += len([deployed.labels[number] for number in scores.softmax(dim=1).argmax(dim=1).tolist()])
     return done / (time.monotonic() - start)
 
@@ -126,7 +126,7 @@ def model_speed(engine: Engine, seconds: float) -> float:
     """Images a second of the model alone."""
     images, done, start = noise(engine, engine.batch_size), 0, time.monotonic()
     while time.monotonic() - start < seconds:
-        done += len(engine.scores(images))
+        done += len(engine.logits(images))
     return done / (time.monotonic() - start)
 
 

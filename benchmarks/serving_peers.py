@@ -18,19 +18,19 @@ import uvicorn
 from fastapi import Body, FastAPI
 
 from vitreous.data.view import make_view
-from vitreous.inference.choice import deploy
-from vitreous.inference.engine import Deployed
+from vitreous.inference.engine import InferenceModel
+from vitreous.inference.opening import open_engine
 
 MANY = 100_000
 BATCH, BATCH_SECONDS = 16, 0.01
 
 
-def open_model(path: str) -> Deployed:
+def open_model(path: str) -> InferenceModel:
     """As `vitreous serve` opens it."""
-    return deploy(path, images=MANY)
+    return open_engine(path, images=MANY)
 
 
-def best_labels(deployed: Deployed, scores: torch.Tensor) -> list[dict[str, Any]]:
+def best_labels(deployed: InferenceModel, scores: torch.Tensor) -> list[dict[str, Any]]:
     """The five likeliest labels of scores (K,), as `vitreous serve` gives them."""
     best = scores.softmax(dim=0).topk(min(5, len(scores)))
     pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
@@ -54,7 +54,7 @@ class Classifier(litserve.LitAPI):  # type: ignore[misc]
         return torch.stack(views)
 
     def predict(self, views: torch.Tensor) -> torch.Tensor:
-        return self.deployed.engine.scores(views)
+        return self.deployed.engine.logits(views)
 
     def unbatch(self, scores: torch.Tensor) -> list[torch.Tensor]:
         return list(scores)
@@ -77,7 +77,7 @@ def run_fastapi(path: str, port: int) -> None:
     @app.post("/predict")
     def predict(image: Annotated[bytes, Body(media_type="image/jpeg")]) -> list[dict[str, Any]]:
         view = make_view(image, deployed.engine.preprocess)
-        return best_labels(deployed, deployed.engine.scores(view[None])[0])
+        return best_labels(deployed, deployed.engine.logits(view[None])[0])
 
     uvicorn.run(app, host="127.0.0.1", port=port, log_level="warning")
 

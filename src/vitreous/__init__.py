@@ -16,18 +16,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from vitreous.config.model import ViTConfig
     from vitreous.errors import UserError
-    from vitreous.jobs.bench import bench
-    from vitreous.jobs.predict import predict
-    from vitreous.jobs.predict_many import predict_many
-    from vitreous.jobs.probe import probe
     from vitreous.model.presets import preset
     from vitreous.model.trace import Trace
     from vitreous.model.vit import ViT
     from vitreous.verbs.analyze import analyze
+    from vitreous.verbs.bench import bench
     from vitreous.verbs.compare import compare
     from vitreous.verbs.data_get import get_data
     from vitreous.verbs.data_list import list_data
     from vitreous.verbs.data_pack import pack_data
+    from vitreous.verbs.evaluate import evaluate
     from vitreous.verbs.export import export_weights
     from vitreous.verbs.fit import fit
     from vitreous.verbs.import_ import import_weights
@@ -35,7 +33,9 @@ if TYPE_CHECKING:
     from vitreous.verbs.load import Model, load
     from vitreous.verbs.models import models
     from vitreous.verbs.plot_weights import plot_weights
+    from vitreous.verbs.predict import predict, predict_many
     from vitreous.verbs.pretrain import pretrain
+    from vitreous.verbs.probe import probe
     from vitreous.verbs.reconstruct import reconstruct
     from vitreous.verbs.report import write_report
     from vitreous.verbs.score_explanations import score_explanations
@@ -53,8 +53,9 @@ _HOMES = {
     "ViT": "vitreous.model.vit",
     "ViTConfig": "vitreous.config.model",
     "analyze": "vitreous.verbs.analyze",
-    "bench": "vitreous.jobs.bench",
+    "bench": "vitreous.verbs.bench",
     "compare": "vitreous.verbs.compare",
+    "evaluate": "vitreous.verbs.evaluate",
     "export_weights": "vitreous.verbs.export",
     "fit": "vitreous.verbs.fit",
     "get_data": "vitreous.verbs.data_get",
@@ -65,11 +66,11 @@ _HOMES = {
     "models": "vitreous.verbs.models",
     "pack_data": "vitreous.verbs.data_pack",
     "plot_weights": "vitreous.verbs.plot_weights",
-    "predict": "vitreous.jobs.predict",
-    "predict_many": "vitreous.jobs.predict_many",
+    "predict": "vitreous.verbs.predict",
+    "predict_many": "vitreous.verbs.predict",
     "preset": "vitreous.model.presets",
     "pretrain": "vitreous.verbs.pretrain",
-    "probe": "vitreous.jobs.probe",
+    "probe": "vitreous.verbs.probe",
     "reconstruct": "vitreous.verbs.reconstruct",
     "score_explanations": "vitreous.verbs.score_explanations",
     "self_train": "vitreous.verbs.self_train",
@@ -88,6 +89,7 @@ __all__ = [
     "analyze",
     "bench",
     "compare",
+    "evaluate",
     "export_weights",
     "fit",
     "get_data",

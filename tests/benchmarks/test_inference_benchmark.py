@@ -9,7 +9,7 @@ from measure import compare_in_turns
 from support.colours import make_bundle
 from support.tiny_networks import random_images
 from vitreous.inference.conversion import convert_model
-from vitreous.inference.prepared import TORCH, PreparedEngines, Variant
+from vitreous.inference.engine_cache import TORCH, EngineCache, Variant
 from vitreous.weights.bundle import load_bundle
 
 
@@ -19,7 +19,7 @@ def test_the_engine_is_the_one_that_auto_takes(monkeypatch, tmp_path):
     monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path / "cache"))
     path = make_bundle(tmp_path / "bundle")
     bundle = load_bundle(path)
-    prepared = PreparedEngines(bundle)
+    prepared = EngineCache(bundle)
     prepared.put(convert_model(bundle, "openvino", random_images(bundle, 4)))
     prepared.remember({TORCH: 10.0, Variant("openvino", "fp32"): 25.0})
     exports = Exports(path, path, path, ())

@@ -12,7 +12,7 @@ from PIL import Image
 from support.colours import PREPROCESS, make_bundle, make_images, pixels
 from vitreous import UserError, ViT
 from vitreous.evaluate.label_sets import read_label_sets, score_label_sets
-from vitreous.jobs.evaluate import evaluate, evaluate_label_sets
+from vitreous.verbs.evaluate import evaluate
 from vitreous.weights.bundle import load_bundle, save_bundle
 from vitreous.weights.labels import imagenet_names
 
@@ -74,7 +74,7 @@ def test_a_flat_folder_of_validation_images_with_labels_by_number(imagenet, tmp_
     """Of five images one has no label; the model knows every colour, so the label sets alone decide."""
     data = validation_images(tmp_path / "val", ["red", "green", "blue", "red", "blue"])
     sets = write(tmp_path / "real.json", [[0, 2], [1], [], [0, 1], [0]])
-    found = evaluate_label_sets(imagenet, data, sets, answers=tmp_path / "a.jsonl", batch_size=3)
+    found = evaluate(imagenet, data, labels=sets, predictions=tmp_path / "a.jsonl", batch_size=3)
     assert (found.split, found.result.n, found.without) == ("all", 4, 1)
     assert found.result.top1 == 0.75  # the second red image has the labels blue and green
     rows = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
@@ -95,7 +95,7 @@ def test_class_folders_are_ignored_and_labels_may_go_by_name(bundle, tmp_path):
     sets = {f"x/{colour}-{i}.png": [colour] for colour in LABELS for i in (0, 1)}
     sets["x/red-1.png"] = ["green"]
     del sets["x/blue-0.png"]
-    found = evaluate_label_sets(bundle, data, write(tmp_path / "l.json", sets))
+    found = evaluate(bundle, data, labels=write(tmp_path / "l.json", sets))
     assert (found.result.n, found.without, found.result.top1) == (5, 1, 0.8)
 
 
@@ -108,7 +108,7 @@ def test_one_label_each_says_the_same_as_class_folders(bundle, tmp_path):
     for path in data.glob("*/*.png"):
         path.rename(path.with_name(f"{path.parent.name}-{path.name}"))
     sets = {path.name: [path.parent.name] for path in data.glob("*/*.png")}
-    found = evaluate_label_sets(mixed, data, write(tmp_path / "l.json", sets)).result
+    found = evaluate(mixed, data, labels=write(tmp_path / "l.json", sets)).result
     assert (found.top1, found.top5, found.ece) == (plain.top1, plain.top5, pytest.approx(plain.ece))
     assert found.bins == plain.bins
 
@@ -116,7 +116,7 @@ def test_one_label_each_says_the_same_as_class_folders(bundle, tmp_path):
 def test_an_unreadable_image_moves_no_labels(imagenet, tmp_path):
     data = validation_images(tmp_path / "val", ["red", "green", "blue"])
     (data / "ILSVRC2012_val_00000001.png").write_bytes(b"")
-    found = evaluate_label_sets(imagenet, data, write(tmp_path / "real.json", [[2], [1], [0]]))
+    found = evaluate(imagenet, data, labels=write(tmp_path / "real.json", [[2], [1], [0]]))
     assert (found.result.n, found.result.top1, len(found.unreadable)) == (2, 1.0, 1)
 
 
@@ -134,14 +134,14 @@ def test_real_is_found_where_data_are_kept(imagenet, tmp_path, monkeypatch):
     data = validation_images(tmp_path / "val", ["red", "green"])
     monkeypatch.setenv("VITREOUS_DATA", str(tmp_path / "data"))
     with pytest.raises(UserError, match=r"imagenet-real/real\.json.*`vitreous data get"):
-        evaluate_label_sets(imagenet, data, "real")
+        evaluate(imagenet, data, labels="real")
     (tmp_path / "data" / "imagenet-real").mkdir(parents=True)
     place = write(tmp_path / "data" / "imagenet-real" / "real.json", [[2], [2, 0]])
-    found = evaluate_label_sets(imagenet, data, "real")
+    found = evaluate(imagenet, data, labels="real")
     assert (found.labels, found.result.top1) == (str(place), 0.5)
     assert set(json.loads(json.dumps(found.to_json()))) == {
         *("split", "labels", "n", "top1", "top1_interval", "top5", "ece", "labels_per_image", "bins"),
-        *("without", "answers", "unreadable", "seconds", "engine"),
+        *("without", "predictions", "unreadable", "seconds", "engine"),
     }
     assert (found.to_json()["engine"], found.to_json()["without"]) == ("torch-fp32", 0)
 
@@ -150,9 +150,9 @@ def test_labels_by_number_are_refused_where_classes_are_in_another_order(imagene
     data = validation_images(tmp_path / "val", ["red", "green"])
     sets = write(tmp_path / "real.json", [[2], [1]])
     with pytest.raises(UserError, match=r"real\.json.*1,000"):
-        evaluate_label_sets(replace(imagenet, labels=imagenet.labels[::-1]), data, sets)
+        evaluate(replace(imagenet, labels=imagenet.labels[::-1]), data, labels=sets)
     with pytest.raises(UserError, match=r"real\.json.* 3 "):
-        evaluate_label_sets(bundle, data, sets)
+        evaluate(bundle, data, labels=sets)
 
 
 def test_what_is_refused(bundle, imagenet, tmp_path, subtests):
@@ -172,10 +172,10 @@ def test_what_is_refused(bundle, imagenet, tmp_path, subtests):
         (imagenet, [[], []], "l.json.* 2 "),
     ):
         with subtests.test(labels=labels), pytest.raises(UserError, match=named):
-            evaluate_label_sets(model, data, write(tmp_path / "l.json", labels))
+            evaluate(model, data, labels=write(tmp_path / "l.json", labels))
 
 
 def test_images_without_numbers_are_refused_where_labels_go_by_them(imagenet, tmp_path):
     data = make_images(tmp_path / "p")
     with pytest.raises(UserError, match=r"0\.png.*ILSVRC2012_val_00000001"):
-        evaluate_label_sets(imagenet, data, write(tmp_path / "l.json", [[0]]))
+        evaluate(imagenet, data, labels=write(tmp_path / "l.json", [[0]]))

@@ -9,8 +9,8 @@ import torch
 from support.colours import make_bundle, make_images
 from support.tiny_networks import random_images
 from vitreous.inference import speed
-from vitreous.inference.conversion import Converted, convert_model
-from vitreous.inference.folder import read_about, save_engine
+from vitreous.inference.conversion import ConvertedModel, convert_model
+from vitreous.inference.engine_folder import read_metadata, save_engine
 from vitreous.inference.runtime import RUNTIMES
 from vitreous.weights.bundle import load_bundle
 
@@ -44,10 +44,10 @@ def converted(once_per_run):
     def load(name, runtime, bundle):
         def make(folder):
             found = convert_model(bundle, runtime, random_images(bundle, 4))
-            save_engine(folder / "engine", found.model, found.about, "")
+            save_engine(folder / "engine", found.model, found.metadata)
 
         folder = once_per_run(name, make) / "engine"
-        return Converted(RUNTIMES[runtime].read(folder), read_about(folder))
+        return ConvertedModel(RUNTIMES[runtime].read(folder), read_metadata(folder))
 
     return load
 

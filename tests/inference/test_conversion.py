@@ -17,7 +17,7 @@ from support.tiny_networks import LABELS, assert_same, random_images, tiny_bundl
 from vitreous import UserError, export_weights, predict
 from vitreous.inference import conversion
 from vitreous.inference.conversion import builtin_views, convert_model
-from vitreous.inference.folder import is_engine, load_engine
+from vitreous.inference.engine_folder import is_engine, load_engine
 from vitreous.inference.graph import output_names, trace_graph
 from vitreous.inference.openvino import OpenVinoEngine
 from vitreous.inference.runtime import RUNTIMES
@@ -244,4 +244,4 @@ def test_a_request_that_fails_is_an_error_each_time_and_keeps_nobody_waiting(pla
     engine = OpenVinoEngine(plain.openvino, plain.bundle.preprocess, "fp32")
     for _ in range(engine.threads + 2):  # more often than there are requests
         with pytest.raises(RuntimeError, match="out of memory"):
-            engine.scores(random_images(plain.bundle, 11))
+            engine.logits(random_images(plain.bundle, 11))

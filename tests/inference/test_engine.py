@@ -24,16 +24,16 @@ def random_images(model, count=3):
     return torch.from_numpy(np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8))
 
 
-def test_scores_and_representations_are_the_papers():
+def test_logits_and_representations_are_the_papers():
     """By the equations in NumPy and float64, of (x/255 - mean) / std."""
     model = random_model()
     images = random_images(model)
     engine: Engine = TorchEngine(model, preprocess_of(model))
     exact = (images.numpy() / 255 - np.reshape(MEAN, (3, 1, 1))) / np.reshape(STD, (3, 1, 1))
     truth = NumpyViT(model.config, model.state_dict())
-    scores = engine.scores(images)
-    assert scores.dtype == torch.float32
-    np.testing.assert_allclose(scores.numpy(), truth(exact), atol=1e-4)
+    logits = engine.logits(images)
+    assert logits.dtype == torch.float32
+    np.testing.assert_allclose(logits.numpy(), truth(exact), atol=1e-4)
     weight, bias = model.head.weight.detach().numpy(), model.head.bias.detach().numpy()
     found = engine.representations(images).numpy()
     assert found.shape == (3, model.config.width)
@@ -46,13 +46,13 @@ def test_the_network_answers_in_evaluation_mode_and_is_left_as_it_was():
     model.blocks[0].eval()  # as someone who trains a part only
     before = {name: module.training for name, module in model.named_modules()}
     engine, images = TorchEngine(model, preprocess_of(model)), random_images(model)
-    first, second = engine.scores(images), engine.scores(images)
+    first, second = engine.logits(images), engine.logits(images)
     assert torch.equal(first, second), "no dropout"
     assert {name: module.training for name, module in model.named_modules()} == before
     assert not first.requires_grad
     assert not engine.representations(images).requires_grad
     with pytest.raises(UserError):
-        engine.scores(images[0])
+        engine.logits(images[0])
     assert model.training
 
 
@@ -87,7 +87,7 @@ def test_images_of_another_kind_are_refused():
     height, width = model.config.image_size
     takes = rf"3, {height}, {width}\)"
     for wrong in (images.float(), images[0], images[:, :1], images[:, :, 1:], images.mT):
-        for ask in (engine.scores, engine.representations):
+        for ask in (engine.logits, engine.representations):
             with pytest.raises(UserError, match=takes) as error:
                 ask(wrong)
             assert str(tuple(wrong.shape)) in str(error.value)
@@ -98,7 +98,7 @@ def test_a_model_without_classifier_has_representations_only(tmp_path):
     engine = TorchEngine(model, preprocess_of(model), path=tmp_path / "m")
     assert engine.representations(random_images(model)).shape == (3, model.config.width)
     with pytest.raises(UserError, match=r"/m: "):
-        engine.scores(random_images(model))
+        engine.logits(random_images(model))
 
 
 def test_answers_that_are_not_numbers_are_refused_by_name(tmp_path):
@@ -109,7 +109,7 @@ def test_answers_that_are_not_numbers_are_refused_by_name(tmp_path):
             model.head.bias[1] = value
         engine.representations(random_images(model))
         with pytest.raises(DamagedModelError, match="/damaged: "):
-            engine.scores(random_images(model))
+            engine.logits(random_images(model))
         with torch.no_grad():
             model.cls_token.fill_(value)
         with pytest.raises(DamagedModelError, match="/damaged: "):

@@ -28,12 +28,12 @@ def test_the_graph_is_the_network(kind):
     program = trace_graph(bundle.model, bundle.preprocess).module()
     for count in (1, 5):
         images = random_images(bundle, count)
-        probabilities, scores, representation = program(images)
+        probabilities, logits, representation = program(images)
         normalised = normalise(images, bundle.preprocess)
         with torch.no_grad():
-            torch.testing.assert_close(scores, bundle.model(normalised), atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(logits, bundle.model(normalised), atol=1e-5, rtol=1e-5)
             torch.testing.assert_close(representation, bundle.model.representation(normalised), atol=1e-5, rtol=1e-5)
-        torch.testing.assert_close(probabilities, scores.softmax(dim=1))
+        torch.testing.assert_close(probabilities, logits.softmax(dim=1))
 
 
 @pytest.mark.slow
@@ -54,9 +54,9 @@ def test_positions_are_resized_within_the_graph():
     bundle = tiny_bundle(depth=1)
     larger = type(bundle.preprocess)(size=(24, 24), mean=bundle.preprocess.mean, std=bundle.preprocess.std)
     images = torch.randint(0, 256, (2, 3, 24, 24), dtype=torch.uint8)
-    scores = trace_graph(bundle.model, larger).module()(images)[1]
+    logits = trace_graph(bundle.model, larger).module()(images)[1]
     with torch.no_grad():
-        torch.testing.assert_close(scores, bundle.model(normalise(images, larger)), atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(logits, bundle.model(normalise(images, larger)), atol=1e-5, rtol=1e-5)
 
 
 def test_without_a_classifier_there_is_only_a_representation():

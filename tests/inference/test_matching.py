@@ -1,4 +1,4 @@
-"""Classes of data and outputs of ImageNet's classifiers; the answer among all of them or among the data's."""
+"""Classes of data and outputs of ImageNet's classifiers; the prediction among all of them or among the data's."""
 
 from importlib import resources
 
@@ -11,7 +11,7 @@ from vitreous import UserError
 from vitreous.data.folder import FolderSource, Names
 from vitreous.evaluate.classify import score_classes
 from vitreous.inference.matching import match_classes
-from vitreous.jobs.evaluate import evaluate
+from vitreous.verbs.evaluate import evaluate
 from vitreous.weights.bundle import load_bundle
 from vitreous.weights.imagenet import class_numbers, imagenet_synsets, is_imagenet, subset_name
 from vitreous.weights.labels import imagenet_names, read_labels
@@ -66,7 +66,7 @@ def test_folders_of_ids_numbers_and_names(subtests, tmp_path):
             of_names = match_classes(source_of(["tench", "Persian_cat", "toilet tissue"], tmp_path), labels)
             assert of_names.source.labels.tolist() == [283, 0, 999]
             for matched in (of_ids, of_numbers, of_names):
-                assert (matched.among, matched.labels) == ("all", labels)
+                assert (matched.label_space, matched.labels) == ("all", labels)
 
 
 def test_what_is_not_of_imagenet_is_refused(tmp_path):
@@ -97,34 +97,34 @@ def test_imagenet_a_and_r_are_judged_among_their_200_classes(subtests, tmp_path)
             matched = match_classes(source_of(ids, tmp_path), labels, among)
             numbers = [imagenet_synsets().index(one) for one in sorted(ids)]
             if among == "all":
-                assert (matched.among, matched.source.labels.tolist()) == ("all", numbers)
+                assert (matched.label_space, matched.source.labels.tolist()) == ("all", numbers)
                 continue
-            assert matched.among == "data"
+            assert matched.label_space == "data"
             assert matched.labels == tuple(labels[k] for k in numbers)
             assert matched.source.labels.tolist() == list(range(200))
             assert "200" in matched.remarks[-1]
             # As Hendrycks et al. judge: the 200 columns, then the largest; probabilities over these columns alone.
-            scores = torch.randn(200, 1000, generator=torch.Generator().manual_seed(0)) * 3
-            kept = scores[:, numbers].double().numpy()
+            logits = torch.randn(200, 1000, generator=torch.Generator().manual_seed(0)) * 3
+            kept = logits[:, numbers].double().numpy()
             right = kept.argmax(axis=1) == np.arange(200)
             chance = np.exp(kept) / np.exp(kept).sum(axis=1, keepdims=True)
-            found = score_classes(matched.answerable(scores), torch.from_numpy(matched.source.labels), matched.labels)
+            found = score_classes(matched.select(logits), torch.from_numpy(matched.source.labels), matched.labels)
             assert found.top1 == right.mean()
             assert found.loss == pytest.approx(-np.log(chance[np.arange(200), np.arange(200)]).mean())
 
 
 def test_any_data_may_be_judged_among_their_own_classes(tmp_path):
-    """A model that takes everything for blue is right about two colours of three where blue cannot be answered."""
+    """A model that takes everything for blue is right about two colours of three where blue cannot be predicted."""
     bundle = load_bundle(make_bundle(tmp_path / "b"))
     with torch.no_grad():
         bundle.model.head.bias[0] += 1000
     make_images(tmp_path / "p", colours=("red", "green"))
     every = evaluate(bundle, tmp_path / "p")
-    assert (every.result.top1, every.among, every.remarks) == (0.0, "all", ())
-    own = evaluate(bundle, tmp_path / "p", among="data")
-    assert (own.result.top1, own.result.labels, own.among) == (1.0, ("green", "red"), "data")
+    assert (every.result.top1, every.label_space, every.remarks) == (0.0, "all", ())
+    own = evaluate(bundle, tmp_path / "p", label_space="data")
+    assert (own.result.top1, own.result.labels, own.label_space) == (1.0, ("green", "red"), "data")
     (remark,) = own.remarks
     assert "2" in remark
     assert "3" in remark
     whole = make_images(tmp_path / "q")
-    assert evaluate(bundle, whole, among="data").among == "all"  # they have all classes
+    assert evaluate(bundle, whole, label_space="data").label_space == "all"  # they have all classes

@@ -6,12 +6,13 @@ from PIL import Image
 from support.colours import make_bundle, make_images
 from vitreous import UserError, plot_weights, write_walkthrough
 from vitreous.config.data import Preprocess
-from vitreous.inference.opening import open_classifier, open_images, open_model
-from vitreous.jobs.evaluate import evaluate
-from vitreous.jobs.predict import predict
-from vitreous.jobs.probe import probe
+from vitreous.data.opening import open_images
+from vitreous.inference.opening import open_classifier, open_model
 from vitreous.training.page import write_report
+from vitreous.verbs.evaluate import evaluate
 from vitreous.verbs.explain import explain
+from vitreous.verbs.predict import predict
+from vitreous.verbs.probe import probe
 from vitreous.weights.bundle import load_bundle
 
 JOBS = {

@@ -10,8 +10,8 @@ import torch
 from support.tiny_networks import assert_same, random_images, tiny_bundle
 from vitreous.inference import conversion
 from vitreous.inference.conversion import convert_model
-from vitreous.inference.graph import MOST, trace_graph
-from vitreous.inference.openvino import cut
+from vitreous.inference.graph import MAX_BATCH_SIZE, trace_graph
+from vitreous.inference.openvino import split_chunks
 from vitreous.inference.runtime import RUNTIMES
 
 COMBINED = {
@@ -70,8 +70,8 @@ def test_an_engine_says_what_the_network_says(kind):
     name, changes = {**COMBINED, **SEPARATE}[kind]
     bundle = tiny_bundle(name, **changes)
     for converted, engine in convert_once(bundle, random_images(bundle, 6)):
-        assert converted.about.verified.close()
-        assert converted.about.verified.images == converted.about.verified.same_label == 6
+        assert converted.metadata.verified.within()
+        assert converted.metadata.verified.images == converted.metadata.verified.same_label == 6
         assert_same(engine, bundle)
 
 
@@ -87,7 +87,7 @@ class PaddedPool(torch.nn.Module):
 def test_zeros_around_a_pooling_stay_zeros_in_onnx():
     """Left to itself, ONNX Runtime's optimiser makes both one, and the edge negative."""
     images = torch.arange(2 * 64, dtype=torch.uint8).reshape(2, 1, 8, 8)
-    shapes = ({0: torch.export.Dim("batch", min=1, max=MOST)},)
+    shapes = ({0: torch.export.Dim("batch", min=1, max=MAX_BATCH_SIZE)},)
     program = torch.export.export(PaddedPool(), (images,), dynamic_shapes=shapes).run_decompositions({})
     content = RUNTIMES["onnx"].convert(program, ["pooled"], {}).SerializeToString()
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
@@ -101,7 +101,7 @@ def test_chunks_cover_all_images():
     for count in range(1, 30):
         images = np.arange(count, dtype=np.uint8)[:, None]
         seen = []
-        for part, chunk in cut(images, 4):
+        for part, chunk in split_chunks(images, 4):
             assert len(chunk) == (1 if count == 1 else 4)
             own = part.stop - part.start
             assert (chunk[own:] == 0).all()

@@ -18,7 +18,7 @@ from vitreous.server.refusal import RefusedError
 def make_batcher(calls=1):
     """Of batches of four."""
     engine = GatedEngine()
-    engine.calls_at_once = calls
+    engine.max_concurrency = calls
     return Batcher(engine, Places(100, 30), ServerMetrics().of_model("m", lambda: 0), grace=10.0)
 
 

@@ -25,7 +25,7 @@ from support.serving import running, wait_for
 from support.tiny_networks import tiny_bundle
 from vitreous import Model
 from vitreous.data.view import look_at
-from vitreous.inference.choice import in_torch
+from vitreous.inference.engine import open_in_torch
 from vitreous.server.served import ModelToServe
 
 pytestmark = [
@@ -126,7 +126,7 @@ def test_what_is_painted_over_is_not_seen(page, bundles):
 def test_before_and_after_are_of_one_network(browser, bundles):
     """The engine may compute in coarser numbers than the network that is looked into: here, it is another one."""
     other = tiny_bundle("P/4@16", seed=7, depth=3, heads=4)
-    with running(ModelToServe("vit", in_torch(other, "cpu"), bundles["vit"])) as server:
+    with running(ModelToServe("vit", open_in_torch(other, "cpu"), bundles["vit"])) as server:
         open_page(browser, server.address)
         give(browser)
         assert bars(browser) == approx(chances(other))

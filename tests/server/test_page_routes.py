@@ -16,7 +16,7 @@ from vitreous import Model
 from vitreous.config.server import ServerSettings
 from vitreous.data.augment import normalise
 from vitreous.data.view import look_at
-from vitreous.inference.choice import in_torch
+from vitreous.inference.engine import open_in_torch
 from vitreous.server.app import make_app
 from vitreous.server.page.files import page_files
 from vitreous.server.served import ModelToServe
@@ -35,8 +35,8 @@ def bundles():
 
 @pytest.fixture(scope="module")
 def client(bundles):
-    models = [ModelToServe(name, in_torch(bundle, "cpu"), bundle) for name, bundle in bundles.items()]
-    models.append(ModelToServe("graph", in_torch(bundles["vit"], "cpu"), None))
+    models = [ModelToServe(name, open_in_torch(bundle, "cpu"), bundle) for name, bundle in bundles.items()]
+    models.append(ModelToServe("graph", open_in_torch(bundles["vit"], "cpu"), None))
     with TestClient(make_app(models, ServerSettings()), base_url="http://127.0.0.1") as client:
         yield client
 
@@ -133,7 +133,7 @@ def test_the_start_is_made_once(bundles, monkeypatch):
     conv, passes = bundles["conv"], []
     feature_map = type(conv.model).feature_map
     monkeypatch.setattr(type(conv.model), "feature_map", lambda *given: passes.append(given) or feature_map(*given))
-    models = [ModelToServe("conv", in_torch(conv, "cpu"), conv)]
+    models = [ModelToServe("conv", open_in_torch(conv, "cpu"), conv)]
     with TestClient(make_app(models, ServerSettings()), base_url="http://127.0.0.1") as client:
         first = client.get("/page/start").json()
         made = len(passes)
@@ -146,7 +146,7 @@ def test_a_damaged_model_is_no_fault_of_whoever_asks(bundles, tmp_path, caplog):
     bundle = dataclasses.replace(tiny_bundle("P/4@16"), path=tmp_path)
     view = png(IMAGE.resize((16, 16)))
     with TestClient(
-        make_app([ModelToServe("m", in_torch(bundles["vit"], "cpu"), bundle)], ServerSettings()),
+        make_app([ModelToServe("m", open_in_torch(bundles["vit"], "cpu"), bundle)], ServerSettings()),
         base_url="http://127.0.0.1",
     ) as client:
         torch.nn.init.constant_(bundle.model.head.weight, float("nan"))
@@ -340,7 +340,7 @@ def test_a_large_jpeg_is_told_in_full_and_read_at_a_smaller_scale(client, bundle
 
 
 def test_behind_a_token_the_page_is_open_and_all_else_closed(bundles):
-    models = [ModelToServe("vit", in_torch(bundles["vit"], "cpu"), bundles["vit"])]
+    models = [ModelToServe("vit", open_in_torch(bundles["vit"], "cpu"), bundles["vit"])]
     with TestClient(make_app(models, ServerSettings(token="secret")), base_url="http://127.0.0.1") as client:
         for path in ("/", "/page/static/main.js", "/page/static/page.css"):
             assert client.get(path).status_code == 200

@@ -13,7 +13,7 @@ from PIL import Image
 from support.tiny_networks import LABELS
 from vitreous.data.augment import normalise
 from vitreous.data.view import look_at
-from vitreous.inference.choice import in_torch
+from vitreous.inference.engine import open_in_torch
 from vitreous.server.served import ModelToServe
 
 IMAGE = Image.fromarray(
@@ -22,7 +22,7 @@ IMAGE = Image.fromarray(
 
 
 def to_serve(name, bundle, whole=True):
-    return ModelToServe(name, in_torch(bundle, "cpu"), bundle if whole else None)
+    return ModelToServe(name, open_in_torch(bundle, "cpu"), bundle if whole else None)
 
 
 def give(browser, how="drop", image=IMAGE):

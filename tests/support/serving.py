@@ -13,7 +13,7 @@ from PIL import Image
 from support.colours import COLOURS, PREPROCESS, pixels
 from vitreous import ViTConfig
 from vitreous.config.server import ServerSettings
-from vitreous.inference.engine import Deployed, TorchEngine
+from vitreous.inference.engine import InferenceModel, TorchEngine
 from vitreous.server.running import address_of, listen, make_server
 from vitreous.server.served import ModelToServe
 from vitreous.weights.bundle import load_bundle
@@ -33,7 +33,7 @@ def opened(path, name="colours"):
     """A bundle as the server is handed it."""
     bundle = load_bundle(path)
     engine = TorchEngine(bundle.model, bundle.preprocess)
-    return ModelToServe(name, Deployed(engine, bundle.model.config, bundle.labels, path, bundle.model), bundle)
+    return ModelToServe(name, InferenceModel(engine, bundle.model.config, bundle.labels, path, bundle.model), bundle)
 
 
 @dataclass
@@ -73,7 +73,7 @@ class GatedEngine:
     """Answers when it is let through: each image's score of a class is its first pixel of that channel."""
 
     name, precision, preprocess, classes = "torch", "fp32", PREPROCESS, 3
-    batch_size, calls_at_once = 4, 1
+    batch_size, max_concurrency = 4, 1
 
     def __init__(self):
         self.gate = threading.Event()
@@ -81,19 +81,19 @@ class GatedEngine:
         self.batches = []
         self.entered = threading.Semaphore(0)
 
-    def scores(self, images):
+    def logits(self, images):
         self.batches.append(len(images))
         self.entered.release()
         assert self.gate.wait(300)  # longer than a server that waits for it is waited for
         return images[:, :, 0, 0].float() / 255
 
-    representations = scores
+    representations = logits
 
 
 def gated(engine, name="gated"):
     """Such an engine as the server is handed it."""
     config = ViTConfig(width=32, depth=1, heads=2, mlp_width=64, patch=8, image_size=(16, 16), classes=3)
-    return ModelToServe(name, Deployed(engine, config, COLOURS, None, "gated"), None)
+    return ModelToServe(name, InferenceModel(engine, config, COLOURS, None, "gated"), None)
 
 
 def wait_for(question, what=""):

@@ -40,5 +40,5 @@ def assert_same(engine, bundle):
     torch.testing.assert_close(engine.representations(images), plain.representations(images), atol=1e-4, rtol=1e-5)
     if engine.classes:
         for count in (1, 3, 11):
-            found, expected = engine.scores(images[:count]), plain.scores(images[:count])
+            found, expected = engine.logits(images[:count]), plain.logits(images[:count])
             torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)

@@ -10,9 +10,9 @@ from support.greys import draw_images, make_weights
 from support.greys import quick_fit as quick
 from vitreous import UserError
 from vitreous.cli import main
-from vitreous.jobs.predict import predict
 from vitreous.training.folder import read_config
 from vitreous.training.result import read_result
+from vitreous.verbs.predict import predict
 
 
 @pytest.fixture(scope="module")

@@ -19,8 +19,8 @@ from vitreous.explain.analysis.noise import BANDS, band_noise
 from vitreous.explain.analysis.reading import NOISE
 from vitreous.explain.analysis.representation import linear_cka
 from vitreous.explain.analysis.survey import pool_depths
-from vitreous.jobs.evaluate import evaluate
 from vitreous.studies.analysis import WEIGHT_DECAY, choose_images
+from vitreous.verbs.evaluate import evaluate
 from vitreous.weights.bundle import Bundle, load_bundle, save_bundle
 
 SHAPE = {"width": 16, "depth": 3, "heads": 2, "mlp_width": 32, "patch": 4, "image_size": (16, 16), "classes": 0}

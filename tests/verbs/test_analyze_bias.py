@@ -14,8 +14,8 @@ from vitreous.cli import main
 from vitreous.config.data import Preprocess
 from vitreous.explain.analysis.bias_numbers import Bias
 from vitreous.explain.analysis.bias_summary import summarise_bias
-from vitreous.jobs.evaluate import evaluate
 from vitreous.model.family import build_network, named_config
+from vitreous.verbs.evaluate import evaluate
 from vitreous.weights.bundle import Bundle
 
 

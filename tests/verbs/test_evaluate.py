@@ -8,8 +8,9 @@ import torch
 
 from support.colours import COLOURS, make_bundle, make_images
 from vitreous import UserError
-from vitreous.jobs.evaluate import evaluate
-from vitreous.jobs.predict import predict
+from vitreous.callbacks import Callbacks
+from vitreous.verbs.evaluate import evaluate
+from vitreous.verbs.predict import predict
 from vitreous.weights.bundle import load_bundle
 
 
@@ -87,7 +88,9 @@ def test_damaged_weights_are_named(bundle, tmp_path):
 
 def test_json_and_progress(bundle, tmp_path):
     done = []
-    found = evaluate(bundle, make_images(tmp_path / "p"), batch_size=8, progress=lambda *n: done.append(n))
+    found = evaluate(
+        bundle, make_images(tmp_path / "p"), batch_size=8, callbacks=Callbacks(progress=lambda what, *n: done.append(n))
+    )
     assert done == [(8, 12), (12, 12)]
     said = json.loads(json.dumps(found.to_json(), allow_nan=False))
     assert {"split", "n", "top1", "top5", "ece", "per_class", "confusion", "unreadable", "seconds"} <= set(said)

@@ -10,16 +10,16 @@ import pytest
 
 from support.colours import make_bundle, make_images
 from vitreous import UserError
+from vitreous.callbacks import Callbacks
 from vitreous.data.corrupt import CORRUPTIONS, Corrupting
 from vitreous.evaluate.corruptions import judge_corruptions
 from vitreous.inference import corruptions
-from vitreous.inference.choice import deploy
-from vitreous.jobs.evaluate import evaluate
-from vitreous.jobs.evaluate_corruptions import evaluate_corruptions
-from vitreous.jobs.predict import predict
+from vitreous.inference.opening import open_engine
+from vitreous.verbs.evaluate import evaluate
+from vitreous.verbs.predict import predict
 from vitreous.weights.bundle import load_bundle
 
-FEW = {"kinds": ["gaussian noise", "contrast"], "strengths": [1, 5]}
+FEW = {"corruptions": True, "kinds": ["gaussian noise", "contrast"], "severity": [1, 5]}
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def test_errors_as_they_are_are_taken_off():
 def test_it_agrees_with_evaluation_and_prediction(bundle, tmp_path):
     data = make_images(tmp_path / "p", count=5)
     mixed = replace(bundle, labels=("green", "blue", "red"))
-    found = evaluate_corruptions(mixed, data, **FEW, workers=0)
+    found = evaluate(mixed, data, **FEW, workers=0)
     plain = evaluate(mixed, data).result
     assert (found.result.clean.accuracy, found.result.n, found.of) == (plain.top1, plain.n, 15)
     assert found.result.clean.ece == pytest.approx(plain.ece)
@@ -72,12 +72,12 @@ def test_an_engine_is_chosen_for_as_many_images_as_it_is_asked_about(bundle, tmp
 
     def chosen(model, *, images, **more):
         asked.append(images)
-        return deploy(model, images=images, **more)
+        return open_engine(model, images=images, **more)
 
-    monkeypatch.setattr("vitreous.jobs.evaluate_corruptions.deploy", chosen)
-    given = {"kinds": ["gaussian noise", "fog"], "strengths": [1, 3, 5], "workers": 0}
-    found = evaluate_corruptions(bundle, place, **given, count=5)
-    evaluate_corruptions(bundle, place, **given)
+    monkeypatch.setattr("vitreous.inference.opening.open_engine", chosen)
+    given = {"corruptions": True, "kinds": ["gaussian noise", "fog"], "severity": [1, 3, 5], "workers": 0}
+    found = evaluate(bundle, place, **given, count=5)
+    evaluate(bundle, place, **given)
     assert asked == [5 * 7, 12 * 7]
     assert (found.engine, found.to_json()["engine"]) == ("torch-fp32", "torch-fp32")
 
@@ -85,7 +85,7 @@ def test_an_engine_is_chosen_for_as_many_images_as_it_is_asked_about(bundle, tmp
 def test_processes_and_batches_change_nothing(bundle, tmp_path):
     data = make_images(tmp_path / "p", count=4)
     ways = [{"workers": 0}, {"workers": 1, "batch_size": 2}]
-    alone, helped = (evaluate_corruptions(bundle, data, **FEW, **way).result for way in ways)
+    alone, helped = (evaluate(bundle, data, **FEW, **way).result for way in ways)
     assert [score.accuracy for score in alone.scores] == [score.accuracy for score in helped.scores]
     assert [score.ece for score in alone.scores] == pytest.approx([score.ece for score in helped.scores], abs=1e-6)
 
@@ -94,9 +94,9 @@ def test_a_sample_by_seed_page_and_json(bundle, tmp_path):
     data = make_images(tmp_path / "p", count=5)
     done = []
     out = tmp_path / "out"
-    found = evaluate_corruptions(
-        bundle, data, count=6, seed=3, strengths=[5, 1, 5], out=out, workers=0, progress=lambda *n: done.append(n)
-    )
+    told = Callbacks(progress=lambda what, *n: done.append(n))
+    given = {"corruptions": True, "count": 6, "seed": 3, "out": out, "workers": 0}
+    found = evaluate(bundle, data, **given, severity=[5, 1, 5], callbacks=told)
     assert (found.result.n, found.of, found.result.strengths) == (6, 15, (1, 5))
     assert done == [(k, 6) for k in range(1, 7)]
     assert found.result.kinds == tuple(CORRUPTIONS)
@@ -109,18 +109,18 @@ def test_a_sample_by_seed_page_and_json(bundle, tmp_path):
     assert page.count("<img") == 31
     assert 'src="http' not in page
     assert re.search(r"\b6\b.*\b15\b.*\bseed 3\b", page)
-    again = evaluate_corruptions(bundle, data, count=6, seed=3, strengths=[1, 5], out=out, workers=0)
+    again = evaluate(bundle, data, **given, severity=[1, 5])
     assert again.result == found.result
 
 
 def test_unreadable_images_are_named_and_too_many_refused(bundle, tmp_path):
     data = make_images(tmp_path / "p")
     (data / "red" / "0.png").write_bytes(b"")
-    found = evaluate_corruptions(bundle, data, **FEW, workers=0)
+    found = evaluate(bundle, data, **FEW, workers=0)
     assert (found.result.n, list(found.unreadable)) == (11, [str(data / "red" / "0.png")])
     (data / "red" / "1.png").write_bytes(b"")
     with pytest.raises(UserError, match=r"\b2\b.*\b12\b.*\b1%"):
-        evaluate_corruptions(bundle, data, **FEW, workers=0)
+        evaluate(bundle, data, **FEW, workers=0)
 
 
 def test_what_is_refused(bundle, tmp_path, subtests):
@@ -128,16 +128,16 @@ def test_what_is_refused(bundle, tmp_path, subtests):
     for says, given in {
         "'rain': .*gaussian noise": {"kinds": ["rain"]},
         "kinds": {"kinds": []},
-        "strengths": {"strengths": []},
-        r"strengths\[0\]=6": {"strengths": [6]},
+        "severity": {"severity": []},
+        r"severity\[0\]=6": {"severity": [6]},
         "count=0": {"count": 0},
     }.items():
         with subtests.test(says), pytest.raises(UserError, match=says):
-            evaluate_corruptions(bundle, data, **given)
+            evaluate(bundle, data, corruptions=True, **given)
 
 
 def test_as_many_processes_as_cores_and_at_most_four(monkeypatch):
     for cores, expected in ((1, 1), (3, 3), (64, 4)):
         monkeypatch.setattr("os.cpu_count", lambda cores=cores: cores)
-        assert corruptions._workers(None, corruptions.FEW) == expected
-    assert corruptions._workers(None, corruptions.FEW - 1) == 0
+        assert corruptions._workers(None, corruptions.MIN_IMAGES_FOR_WORKERS) == expected
+    assert corruptions._workers(None, corruptions.MIN_IMAGES_FOR_WORKERS - 1) == 0

@@ -20,8 +20,8 @@ from vitreous.explain import explanation
 from vitreous.explain.draw import CAPTION, GAP, overlay
 from vitreous.explain.methods import Maps
 from vitreous.explain.request import METHODS
-from vitreous.jobs.predict import predict
 from vitreous.verbs.explain import explain
+from vitreous.verbs.predict import predict
 from vitreous.weights.bundle import Bundle, save_bundle
 
 TURNS = {

@@ -27,8 +27,8 @@ from vitreous import (
     write_walkthrough,
 )
 from vitreous.config.data import Preprocess
-from vitreous.jobs.evaluate import evaluate
 from vitreous.model.network import Network
+from vitreous.verbs.evaluate import evaluate
 from vitreous.weights.bundle import Bundle, load_bundle, save_bundle
 
 

@@ -26,7 +26,7 @@ from vitreous.config.data import Preprocess
 from vitreous.config.stem import ResNetStem
 from vitreous.explain.occlusion import occlusion_maps
 from vitreous.explain.relevance import log_odds
-from vitreous.jobs.evaluate import evaluate
+from vitreous.verbs.evaluate import evaluate
 from vitreous.weights.bundle import Bundle, load_bundle, save_bundle
 
 

@@ -14,9 +14,9 @@ from support.greys import stop_after
 from vitreous import UserError, ViT, load
 from vitreous.callbacks import Callbacks
 from vitreous.config.data import Preprocess
-from vitreous.jobs.evaluate import evaluate
-from vitreous.jobs.predict import predict
+from vitreous.verbs.evaluate import evaluate
 from vitreous.verbs.fit import fit
+from vitreous.verbs.predict import predict
 from vitreous.weights.bundle import load_bundle, save_bundle
 
 

@@ -11,10 +11,10 @@ from support.tiny_models import preprocess_for, random_model
 from vitreous import UserError, plot_weights
 from vitreous.data.augment import eval_view, normalise
 from vitreous.data.decode import open_image
+from vitreous.data.opening import open_images
 from vitreous.explain.attention import attention_distance
 from vitreous.explain.plots import even_distance, filter_components, position_similarity
 from vitreous.explain.weight_plots import attention_distances, neighbour_similarity
-from vitreous.inference.opening import open_images
 from vitreous.weights.bundle import Bundle, load_bundle
 
 

@@ -9,11 +9,11 @@ from PIL import Image
 
 from support.colours import COLOURS, PREPROCESS, make_bundle, make_images
 from vitreous import UserError
+from vitreous.callbacks import Callbacks
 from vitreous.data.source import open_data
 from vitreous.data.view import Sample
-from vitreous.inference.engine import Deployed
-from vitreous.jobs import predict as predicting
-from vitreous.jobs.predict import predict, predict_each
+from vitreous.inference.engine import InferenceModel
+from vitreous.verbs.predict import PredictImages, predict
 from vitreous.weights.bundle import load_bundle, save_bundle
 
 
@@ -116,14 +116,15 @@ def test_only_the_engine_is_asked(bundle, tmp_path, monkeypatch):
     asked = []
 
     class Brightest:
-        preprocess, batch_size, calls_at_once = PREPROCESS, 2, 1
+        preprocess, batch_size, max_concurrency = PREPROCESS, 2, 1
 
-        def scores(self, images):
+        def logits(self, images):
             asked.append(len(images))
             return images.float().mean(dim=(2, 3)).flip(1)  # the labels are blue, green, red
 
     config = bundle.model.config
-    monkeypatch.setattr(predicting, "deploy", lambda *given, **more: Deployed(Brightest(), config, COLOURS, None, "it"))
+    model = InferenceModel(Brightest(), config, COLOURS, None, "it")
+    monkeypatch.setattr("vitreous.inference.opening.open_engine", lambda *given, **more: model)
     found = predict(bundle, make_images(tmp_path / "p", count=1))
     assert [one.label for one in found] == list(COLOURS)
     assert asked == [2, 1], "at its best batch"
@@ -133,7 +134,9 @@ def test_predictions_come_as_they_are_made(bundle, tmp_path):
     """At most two batches are decoded ahead, so memory is bounded and the first answer does not wait for the last."""
     make_images(tmp_path / "p", count=4)
     done = []
-    each = predict_each(bundle, tmp_path / "p", batch_size=2, progress=lambda *counts: done.append(counts))
+    told = Callbacks(progress=lambda what, *counts: done.append(counts))
+    options = PredictImages(bundle, tmp_path / "p", batch_size=2, callbacks=told)
+    each = options.predict_each(options.model, options.images)
     next(each)
     assert done == []
     last = tmp_path / "p" / "red" / "3.png"

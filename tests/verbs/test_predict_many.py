@@ -1,13 +1,14 @@
 """Many images, in parts: every image has its row once, whoever did it, and what is done is not done again."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -18,11 +19,16 @@ from PIL import Image
 
 from support.colours import COLOURS, PREPROCESS, make_bundle, make_images, pixels
 from vitreous import UserError, export_weights
-from vitreous.inference.prediction import plan, table
-from vitreous.inference.prediction.cluster import Cluster, _check_answers, fewest_beside_gpu, open_cluster
-from vitreous.inference.prediction.parts import PartWorker
-from vitreous.jobs.predict_many import predict_many
+from vitreous.callbacks import Callbacks
+from vitreous.inference import part_plan
+from vitreous.inference import parts as part_files
+from vitreous.inference.conversion import builtin_views, convert_model
+from vitreous.inference.engine_cache import TORCH, EngineCache, Variant
+from vitreous.inference.engine_folder import Int8Accuracy
+from vitreous.inference.parts import ModelRequest, PartWorker
+from vitreous.inference.ray_cluster import Cluster, _check_reachable, min_processors_per_gpu, open_cluster
 from vitreous.verbs.data_pack import pack_data
+from vitreous.verbs.predict import predict_many, show_files
 from vitreous.weights.bundle import load_bundle, save_bundle
 
 EACH = 60
@@ -41,8 +47,8 @@ def all_images(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def whole(bundle, all_images, tmp_path_factory):
-    """The answers of one command that nobody disturbed."""
-    out = tmp_path_factory.mktemp("whole") / "answers"
+    """The predictions of one command that nobody disturbed."""
+    out = tmp_path_factory.mktemp("whole") / "predictions"
     predict_many(bundle, all_images, out, engine="torch", embed=True)
     return out
 
@@ -103,9 +109,9 @@ def test_a_worker_asks_for_no_more_processors_than_the_smallest_machine_has():
         return {"Alive": alive, "Resources": {"memory": 1e9, **resources}}
 
     nodes = [node(CPU=64.0), node(CPU=16.0, GPU=2.0), node(CPU=128.0, GPU=8.0), node(alive=False, CPU=1.0, GPU=1.0)]
-    assert fewest_beside_gpu(nodes) == 8
-    assert fewest_beside_gpu([node(CPU=2.0, GPU=4.0)]) == 1
-    assert fewest_beside_gpu([node(CPU=2.0)]) == 1
+    assert min_processors_per_gpu(nodes) == 8
+    assert min_processors_per_gpu([node(CPU=2.0, GPU=4.0)]) == 1
+    assert min_processors_per_gpu([node(CPU=2.0)]) == 1
 
 
 def test_only_what_is_missing_or_damaged_is_done_again(whole, bundle, all_images, tmp_path):
@@ -129,8 +135,8 @@ def test_a_plan_that_is_just_being_written_is_waited_for(whole, tmp_path, monkey
     path = out / "_vitreous" / "plan.json"
     text = path.read_text()
     path.write_text("")
-    monkeypatch.setattr(plan.time, "sleep", lambda seconds: path.write_text(text))
-    assert plan.read_plan(out) == plan.read_plan(whole)
+    monkeypatch.setattr(part_plan.time, "sleep", lambda seconds: path.write_text(text))
+    assert part_plan.read_plan(out) == part_plan.read_plan(whole)
 
 
 def test_what_a_killed_process_left_is_no_part(whole, bundle, all_images, tmp_path):
@@ -197,13 +203,13 @@ def test_a_cluster_with_gpus_takes_an_exported_model_as_it_is(bundle, exported, 
     class Here(Cluster):
         def do(self, folder, request, sources, missing, batch_size):
             worker = PartWorker(folder, request.open(), batch_size)
-            return [worker.do(part, plan.cut_out(sources, folder.plan.range_of(part))) for part in missing]
+            return [worker.do(part, folder.plan.images_of(part, sources)) for part in missing]
 
-    monkeypatch.setattr("vitreous.jobs.predict_many.open_cluster", lambda address: nullcontext(Here(2, 1)))
-    monkeypatch.setattr("vitreous.jobs.predict_many.require_ray", lambda: None)
+    monkeypatch.setattr("vitreous.inference.ray_cluster.open_cluster", lambda address: nullcontext(Here(2, 1)))
+    monkeypatch.setattr("vitreous.inference.ray_cluster.require_ray", lambda: None)
     for model, engine in ((exported, "onnx"), (bundle, "torch")):
-        predict_many(model, all_images / "red", tmp_path / engine, ray=True)
-        assert plan.read_plan(tmp_path / engine).engine == engine
+        predict_many(model, all_images / "red", tmp_path / engine, ray="auto")
+        assert part_plan.read_plan(tmp_path / engine).engine == engine
         assert [row["label"] for row in rows(tmp_path / engine)] == ["red"] * EACH
 
 
@@ -226,17 +232,17 @@ def test_a_cluster_can_be_opened_in_any_thread(monkeypatch):
 def test_an_address_that_no_machine_has():
     for address in ("a..b:6379", f"{'a' * 64}:6379"):
         with pytest.raises(UserError, match="6379"):
-            _check_answers(address)
+            _check_reachable(address)
 
 
-def test_shares_that_are_none(bundle, all_images, tmp_path, subtests):
+def test_slices_that_are_none(bundle, all_images, tmp_path, subtests):
     for share in ("0/3", "4/3", "1", "1/", "/2", "-1/2", "a/b", "1/2/3", "1.0/2", "²/3"):
         with subtests.test(share), pytest.raises(UserError, match=f"part='{share}'"):
             predict_many(bundle, all_images, tmp_path / "o", part=share)
 
 
 def test_json_lines_where_pyarrow_is_missing(whole, bundle, all_images, tmp_path, monkeypatch):
-    monkeypatch.setattr(table, "find_spec", lambda name: None)
+    monkeypatch.setattr(part_files, "find_spec", lambda name: None)
     done = predict_many(bundle, all_images, tmp_path / "o", engine="torch", embed=True)
     assert done.format == "jsonl"
     lines = [
@@ -329,7 +335,8 @@ def test_two_processes_at_once_agree(whole, bundle, all_images, tmp_path):
 
 def test_progress_counts_all_images_of_the_share(bundle, all_images, tmp_path):
     said = []
-    predict_many(bundle, all_images, tmp_path / "o", part="1/2", progress=lambda *counts: said.append(counts))
+    told = Callbacks(progress=lambda what, *counts: said.append(counts))
+    predict_many(bundle, all_images, tmp_path / "o", part="1/2", callbacks=told)
     assert said[-1] == (64 + 52, 64 + 52)
     assert said == sorted(said)
 
@@ -338,4 +345,87 @@ def test_without_ray_its_extra_is_named(bundle, all_images, tmp_path, monkeypatc
     monkeypatch.setitem(sys.modules, "ray", None)
     monkeypatch.setitem(sys.modules, "ray.data", None)
     with pytest.raises(UserError, match=r"'vitreous\[ray\]'"):
-        predict_many(bundle, all_images, tmp_path / "o", ray=True)
+        predict_many(bundle, all_images, tmp_path / "o", ray="auto")
+
+
+def converted_to_int8(bundle, processor=None):
+    """A model in int8 that `auto` trusts, as `bench` leaves it in the cache."""
+    made = convert_model(bundle, "openvino", builtin_views(bundle.preprocess))
+    metadata = replace(made.metadata, precision="int8", accuracy=Int8Accuracy(1000, 1000, 0, 0))
+    cache = EngineCache(bundle)
+    cache.put(replace(made, metadata=replace(metadata, processor=processor or metadata.processor)))
+    cache.remember({TORCH: 1.0, Variant("openvino", "int8"): 1e6})
+    return cache
+
+
+@pytest.mark.slow
+def test_a_machine_without_the_verified_int8_computes_its_slice_in_fp32(
+    bundle, all_images, tmp_path, monkeypatch, caplog, capsys
+):
+    """After `bench` chose int8 on one machine, another with the same folder has another processor."""
+    monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path / "cache"))
+    converted_to_int8(load_bundle(bundle))
+    first = predict_many(bundle, all_images, tmp_path / "o", part="1/2")
+    assert first.engines == {"openvino-int8": 2}
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setenv("VITREOUS_CACHE", str(tmp_path / "other-cache"))
+        caplog.set_level("INFO", "vitreous")
+        converted_to_int8(load_bundle(bundle), processor="another")
+        second = predict_many(bundle, all_images, tmp_path / "o", part="2/2")
+        assert second.engines == {"openvino-fp32": 1}
+        assert any("int8" in message and "fp32" in message for message in caplog.messages)
+        with pytest.raises(UserError, match="precision='int8'"):
+            predict_many(bundle, all_images, tmp_path / "o", precision="int8", engine="openvino")
+    again = predict_many(bundle, all_images, tmp_path / "o")
+    assert (again.kept, again.engines) == (3, {"openvino-int8": 2, "openvino-fp32": 1})
+    show_files(again)
+    assert re.search(r"openvino-int8 \(2 .*openvino-fp32 \(1 ", capsys.readouterr().out)
+    assert [row["label"] for row in rows(tmp_path / "o")] == [colour for colour in COLOURS for _ in range(EACH)]
+
+
+@pytest.mark.slow
+def test_a_worker_of_a_cluster_takes_the_int8_that_bench_made(bundle, all_images, tmp_path, monkeypatch):
+    """It has one thread, and `bench` had all."""
+    monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path / "cache"))
+    converted_to_int8(load_bundle(bundle))
+    request = ModelRequest(str(bundle), "auto", None, None, None, "auto", classifier=True)
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads + 1)
+        opened = request.preferring("openvino", "int8").open()
+    finally:
+        torch.set_num_threads(threads)
+    assert opened.model.computed_by == "openvino-int8"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_without_permission_is_tried_again(bundle, tmp_path):
+    data = make_images(tmp_path / "p", count=EACH)
+    locked = data / "green" / "3.png"
+    locked.chmod(0)
+    check_tried_again(bundle, data, tmp_path / "o", locked, lambda: locked.chmod(0o644))
+
+
+def test_a_file_that_the_system_refused_is_tried_again(bundle, tmp_path, monkeypatch):
+    data = make_images(tmp_path / "p", count=EACH)
+    locked, read = data / "green" / "3.png", Image.open
+
+    def refuse(file, *given, **more):
+        if file == locked:
+            raise PermissionError(13, "Permission denied", str(file))
+        return read(file, *given, **more)
+
+    monkeypatch.setattr(Image, "open", refuse)
+    check_tried_again(bundle, data, tmp_path / "o", locked, monkeypatch.undo)
+
+
+def check_tried_again(bundle, data, out, locked, unlock):
+    """What may pass says nothing of the image: only its part is done again, as often as it takes."""
+    assert list(predict_many(bundle, data, out).unreadable) == [str(locked)]
+    again = predict_many(bundle, data, out)
+    assert (again.kept, list(again.unreadable)) == (2, [str(locked)])
+    unlock()
+    last = predict_many(bundle, data, out)
+    assert (last.kept, last.unreadable) == (2, {})
+    assert [row["error"] for row in rows(out)] == [None] * 3 * EACH
+    assert predict_many(bundle, data, out).kept == 3

@@ -14,7 +14,7 @@ import torch
 
 from support.colours import COLOURS, make_bundle, make_images
 from vitreous import export_weights
-from vitreous.jobs.predict_many import predict_many
+from vitreous.verbs.predict import predict_many
 from vitreous.weights.bundle import load_bundle, save_bundle
 
 pytestmark = pytest.mark.slow
@@ -30,7 +30,7 @@ import time
 from pathlib import Path
 
 from vitreous.cli import main
-from vitreous.inference.prediction import cluster
+from vitreous.inference import ray_cluster as cluster
 
 
 class HeldWorker:

@@ -77,7 +77,7 @@ def test_which_part_is_judged(bundle, tmp_path):
     make_images(tmp_path / "p" / "val", count=3, seed=7)
     assert (probe(bundle, tmp_path / "p").judged, probe(bundle, tmp_path / "p").n) == ("val", 9)
     found = probe(bundle, tmp_path / "p" / "train", protocol="linear")
-    assert (found.judged, found.n, found.known) == ("a fifth of the train split, set aside", 6, 24)
+    assert (found.judged, found.n, found.known) == ("a fifth of the train split, held out", 6, 24)
 
 
 def test_a_model_without_classifier_that_has_other_input(tmp_path):

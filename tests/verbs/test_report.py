@@ -13,7 +13,7 @@ from support.commands import check_refused, run_command
 from vitreous import UserError, ViT, write_report
 from vitreous.cli import main
 from vitreous.config.data import Preprocess
-from vitreous.jobs.evaluate import evaluate
+from vitreous.verbs.evaluate import evaluate
 from vitreous.verbs.fit import fit
 from vitreous.weights.bundle import load_bundle, save_bundle
 

@@ -8,12 +8,12 @@ from PIL import Image
 from support.colours import make_bundle
 from vitreous import Model, load, plot_weights, score_explanations, write_walkthrough
 from vitreous.data.source import open_data
-from vitreous.inference.choice import in_torch
+from vitreous.inference.engine import open_in_torch
 from vitreous.inference.probing import FeatureReader
-from vitreous.jobs.evaluate import evaluate
-from vitreous.jobs.predict import predict
 from vitreous.training.page import write_report
+from vitreous.verbs.evaluate import evaluate
 from vitreous.verbs.explain import explain
+from vitreous.verbs.predict import predict
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def photographs(tmp_path):
 
 
 def ask_probe(bundle, folder):
-    FeatureReader(in_torch(bundle), None, 0, None).labelled(open_data(folder).train)
+    FeatureReader(open_in_torch(bundle), None, 0, None).labelled(open_data(folder).train)
 
 
 def ask_explain_bytes(bundle, folder):

@@ -168,8 +168,11 @@ def make(
     return verb(**check_values(values, hints, place))
 
 
-def verb(options: Callable[P, Verb[R]]) -> Callable[P, R]:
-    """The Python function of a verb: its arguments are the fields, each checked; it returns what `run` does."""
+def verb(options: Callable[P, Verb[R]], name: str | None = None) -> Callable[P, R]:
+    """The Python function of a verb: its arguments are the fields, each checked; it returns what `run` does.
+
+    name: if it is not that of the class.
+    """
     kind: Any = options
     signature = inspect.signature(kind)
 
@@ -186,7 +189,7 @@ def verb(options: Callable[P, Verb[R]]) -> Callable[P, R]:
         with shown_progress() as callbacks:
             return replace(given, callbacks=callbacks).run()  # type: ignore[no-any-return]
 
-    call.__name__ = call.__qualname__ = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).lower()
+    call.__name__ = call.__qualname__ = name or re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).lower()
     call.__module__ = kind.__module__
     call.__doc__ = describe(kind)
     call.__signature__ = _plain_signature(signature)  # type: ignore[attr-defined]

@@ -13,6 +13,7 @@ Colour profiles are not applied: models were trained without.
 
 from __future__ import annotations
 
+import errno
 import io
 import math
 import warnings
@@ -28,6 +29,7 @@ from PIL import Image, UnidentifiedImageError
 from vitreous.data.once import say_once
 from vitreous.errors import UserError
 from vitreous.inputs import file_kind, reason, size_text
+from vitreous.memory import available_memory
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
 """What is opened, by content and not by name. Pillow's rarer decoders are never tried on a stranger's bytes."""
@@ -42,6 +44,12 @@ MAX_PIXELS = 2**26
 
 MAX_BYTES = 8 * MAX_PIXELS
 """Of a file: eight for each pixel, as 16 bits of four channels take. Some decoders read all of a file at once."""
+
+SHORTAGES = (errno.ENOMEM, errno.EMFILE, errno.ENFILE)
+OUT_OF_MEMORY = "out of memory"
+"""How Pillow begins the error of a decoder that got none, which has no class or number of its own."""
+DECODING_BYTES = 12 * MAX_PIXELS
+"""What the largest image takes, when it is decoded and converted."""
 
 NO_END = "no end marker"
 """In the `info` of an image whose file lacks nothing but that."""
@@ -67,15 +75,19 @@ _SAYING_HOW_IT_LIES = ("exif", "Raw profile type exif", "XML:com.adobe.xmp", "xm
 
 
 class ImageError(UserError):
-    """An image that cannot be read: `name` says which, `reason` why and what to do."""
+    """An image that cannot be read: `name` says which, `reason` why and what to do.
 
-    def __init__(self, name: str, reason: str) -> None:
+    temporary: the system refused, such as for want of permission: what may pass is no property of the image.
+    """
+
+    def __init__(self, name: str, reason: str, temporary: bool = False) -> None:
         super().__init__(f"{name}: {reason}")
         self.name = name
         self.reason = reason
+        self.temporary = temporary
 
-    def __reduce__(self) -> tuple[type[ImageError], tuple[str, str]]:
-        return type(self), (self.name, self.reason)
+    def __reduce__(self) -> tuple[type[ImageError], tuple[str, str, bool]]:
+        return type(self), (self.name, self.reason, self.temporary)
 
 
 class Extent(NamedTuple):
@@ -192,7 +204,7 @@ def _opened(source: Path | bytes, max_pixels: int, name: str | None) -> Iterator
 
 @contextmanager
 def _readable(name: str, max_pixels: int) -> Iterator[None]:
-    """Within, whatever goes wrong with an image becomes a `ImageError`."""
+    """Within, whatever is wrong with an image becomes a `ImageError`; what the machine lacks does not."""
     try:
         yield
     except ImageError:
@@ -203,10 +215,24 @@ def _readable(name: str, max_pixels: int) -> Iterator[None]:
         kinds = ", ".join(FORMATS)
         raise ImageError(name, f"not an image of a known kind ({kinds}); convert or delete it.") from None
     except PermissionError:
-        raise ImageError(name, "no permission to read it; change the file's mode or owner.") from None
+        raise ImageError(name, "no permission to read it; change the file's mode or owner.", temporary=True) from None
     except Exception as error:  # decoders of damaged files raise anything from SyntaxError to struct.error
-        reason = f"{error}".rstrip(".") or type(error).__name__
-        raise ImageError(name, f"damaged or cut short ({reason}); restore or delete it.") from error
+        _check_shortage(error)
+        reason, refused = f"{error}".rstrip(".") or type(error).__name__, getattr(error, "errno", None) is not None
+        raise ImageError(name, f"damaged or cut short ({reason}); restore or delete it.", temporary=refused) from error
+
+
+def _check_shortage(error: Exception) -> None:
+    """Raise the error again if it says what the machine lacks, and nothing of the image.
+
+    A damaged file, too, may ask for more memory than there is: it is no shortage if there is enough for any image.
+    """
+    if getattr(error, "errno", None) in SHORTAGES:
+        raise error
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and str(error).startswith(OUT_OF_MEMORY)):
+        left = available_memory()
+        if left is None or left < DECODING_BYTES:
+            raise MemoryError(str(error)) from error
 
 
 def _too_large(what: str, max_pixels: int) -> str:
@@ -232,9 +258,11 @@ def _file_size(path: Path, name: str) -> int:
     except FileNotFoundError:
         raise ImageError(name, "there is no such file; check the path.") from None
     except PermissionError:
-        raise ImageError(name, "no permission to read it; change the mode or owner of its folder.") from None
+        why = "no permission to read it; change the mode or owner of its folder."
+        raise ImageError(name, why, temporary=True) from None
     except (OSError, ValueError) as error:
-        raise ImageError(name, f"cannot be opened ({reason(error)}); check the path.") from None
+        _check_shortage(error)
+        raise ImageError(name, f"cannot be opened ({reason(error)}); check the path.", temporary=True) from None
     if (kind := file_kind(status.st_mode)) != "file":
         raise ImageError(name, f"this is a {kind}, not an image; give a file.")
     return status.st_size

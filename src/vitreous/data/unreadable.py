@@ -6,8 +6,9 @@ The limit is judged on the whole data: a small random subset of good data may ho
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
+from vitreous.data.source import Source
 from vitreous.errors import UserError
 
 LIMIT = 0.01
@@ -36,3 +37,8 @@ def check_unreadable(
         f"{len(unreadable)} of {images} images cannot be read, more than the limit of {limit:.0%}{of} ({shown}); mend "
         "or delete them."
     )
+
+
+def readable_names(source: Source, unreadable: Container[str]) -> list[str]:
+    """The names of the images that could be read, in order."""
+    return [name for name in map(source.name, range(len(source))) if name not in unreadable]

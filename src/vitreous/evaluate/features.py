@@ -38,7 +38,7 @@ def compute_features(
 ) -> tuple[Tensor, Tensor]:
     """(n, D) float32 features or scores, and (n,) int64 labels, in the order of the batches.
 
-    function: (B, C, H, W) to (B, D): `engine.scores`, `engine.representations`, or a network in evaluation mode. It is
+    function: (B, C, H, W) to (B, D): `engine.logits`, `engine.representations`, or a network in evaluation mode. It is
         called without gradients.
     count: images in the batches; fewer may come, where some cannot be read.
     progress: called after each batch with the number of images done.

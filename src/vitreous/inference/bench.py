@@ -1,47 +1,59 @@
-"""How fast a model answers in each engine, and how often it is right: what `vitreous bench` measures."""
+"""How fast a model is in each engine, how much memory each takes, and how accurate each is."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
-
-from torch import Tensor
 
 from vitreous.config.engine import EngineName, Precision
 from vitreous.config.model import ViTConfig
+from vitreous.data.opening import choose_split, open_dataset
 from vitreous.data.source import Data
-from vitreous.errors import UserError
+from vitreous.errors import MachineError, UserError
 from vitreous.evaluate.classify import wilson
-from vitreous.inference.choice import ENOUGH, MAX_DROP, in_torch
 from vitreous.inference.conversion import (
-    Converted,
+    ConvertedModel,
     LabelledViews,
+    QuantizationImages,
     builtin_views,
     convert_model,
-    count_right,
-    quantise_model,
+    correct_predictions,
+    quantize_model,
+    sample_views,
 )
-from vitreous.inference.engine import Engine
-from vitreous.inference.engine_memory import measure_memory
-from vitreous.inference.export import split_images
-from vitreous.inference.folder import About
-from vitreous.inference.opening import with_merge
-from vitreous.inference.prepared import CONVERTED, TORCH, PreparedEngines, Variant
+from vitreous.inference.engine import Engine, TorchEngine, open_in_torch
+from vitreous.inference.engine_cache import CONVERTED, TORCH, EngineCache, Variant
+from vitreous.inference.engine_folder import EngineMetadata, is_engine, load_engine
+from vitreous.inference.export import held_out_count, split_images
+from vitreous.inference.opening import MAX_INT8_DROP, MAX_LIKELY_INT8_DROP, is_trusted, with_merge
 from vitreous.inference.runtime import RUNTIMES
-from vitreous.inference.speed import measure_latency, measure_speeds
-from vitreous.weights.bundle import Bundle
+from vitreous.inference.speed import measure_latency, measure_speeds, noise
+from vitreous.memory import peak_bytes
+from vitreous.storage.overwrite import GENERATOR
+from vitreous.weights.bundle import Bundle, load_bundle, save_bundle
 
-Say = Callable[[str], None]
+ROUNDS = 5
+"""In which every engine is measured in turn; the median counts."""
+MEMORY_TIMEOUT_SECONDS = 120.0
+"""After which the process that measures an engine's memory is given up."""
+
+Message = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Latency:
-    """Seconds from images to answers."""
+    """Seconds per batch."""
 
     batch: int
-    """Images at once."""
+    """Its size."""
     median: float
     p99: float
 
@@ -55,31 +67,47 @@ class EngineTiming:
     merge: int
     """Tokens that are merged in each block."""
     images_per_second: float
-    """With as many at once as it likes best, `best_batch`."""
+    """At `best_batch`."""
     best_batch: int
+    """The batch size with the highest throughput."""
     latencies: tuple[Latency, ...]
     megabytes: float | None
-    """That a process holds at most which asks nothing but this engine, `best_batch` images at once; Python and its
-    libraries are among them. None where that cannot be told."""
-    right: int | None = None
-    """Labelled images that it names rightly; None where there are none."""
-    judged: int = 0
-    """Of so many."""
+    """The peak of a process that does nothing but compute batches of `best_batch` with this engine; Python and its
+    libraries are among them. None if that cannot be told."""
+    correct: int | None = None
+    """Labelled images whose prediction is right; None if there are none."""
+    evaluated: int = 0
+    """Labelled images."""
 
     @property
     def accuracy(self) -> float | None:
         """From 0 to 1."""
-        return None if self.right is None else self.right / self.judged
+        return None if self.correct is None else self.correct / self.evaluated
 
     def to_json(self) -> dict[str, Any]:
         """Its fields, and the accuracy with its 95 % interval."""
-        if self.right is None:
+        if self.correct is None:
             return asdict(self)
-        return asdict(self) | {"accuracy": self.accuracy, "interval": list(wilson(self.right, self.judged))}
+        return asdict(self) | {"accuracy": self.accuracy, "interval": list(wilson(self.correct, self.evaluated))}
 
 
-class Way(NamedTuple):
-    """One way to compute a model: a variant, and how many tokens are merged in each block."""
+@dataclass(frozen=True)
+class BenchResult:
+    """What was measured, fastest first."""
+
+    model: str
+    machine: str
+    rows: tuple[EngineTiming, ...]
+    remarks: tuple[str, ...] = ()
+    """What was left out, and why."""
+
+    def to_json(self) -> dict[str, Any]:
+        """{"generator", "model", "machine", "rows": [{"engine", "precision", "images_per_second", ...}], "remarks"}."""
+        return {"generator": GENERATOR, **asdict(self), "rows": [row.to_json() for row in self.rows]}
+
+
+class Candidate(NamedTuple):
+    """A variant of a model, and how many tokens are merged in each block."""
 
     variant: Variant
     merge: int
@@ -92,115 +120,188 @@ class Way(NamedTuple):
 class Candidates:
     """The engines of one model that are to be measured side by side."""
 
-    engines: dict[Way, Engine] = field(default_factory=dict)
-    judged: LabelledViews | None = None
-    """Labelled images that judge all of them."""
+    engines: dict[Candidate, Engine] = field(default_factory=dict)
+    held_out: LabelledViews | None = None
+    """Labelled images on which the accuracy of all of them is measured."""
     remarks: list[str] = field(default_factory=list)
     """What was left out, and why."""
 
 
-def gather_engines(
-    bundle: Bundle, merges: Sequence[int], data: str | Path | Data | None, max_drop: float | None, say: Say
-) -> Candidates:
-    """Every engine that is installed, in each precision it has; converted first where it is not yet kept here.
+def exported_engine(folder: Path, data: str | Path | Data | None) -> Candidates:
+    """The one engine of an exported model."""
+    model, metadata = load_engine(folder)
+    variant = Variant(metadata.runtime, metadata.precision)
+    found = Candidates({Candidate(variant, int(metadata.model.get("merge", 0))): model.engine})
+    if data is not None:
+        source, preprocess = choose_split(open_dataset(data), None)[1], metadata.preprocess
+        found.held_out = sample_views(source, preprocess, held_out_count(preprocess), model.labels)
+    return found
 
-    data: labelled images; None: no int8 but what is kept already, and no accuracy.
+
+def gather_engines(
+    bundle: Bundle,
+    merges: Sequence[int],
+    data: str | Path | Data | None,
+    max_drop: float | None,
+    message: Message,
+) -> Candidates:
+    """Every engine that is installed, in each of its precisions; converted first if it is not cached.
+
+    data: labelled images; None: no int8 but what is cached already, and no accuracy.
     """
-    found = Candidates()
-    maker = _Maker(bundle, data, MAX_DROP if max_drop is None else max_drop, say)
-    found.judged = maker.judged
+    images = None if data is None else split_images(bundle, data, None)
+    found = Candidates(held_out=None if images is None else images.held_out)
     for merge in merges:
-        model, maker.converted = at_merge(bundle, merge), None
-        found.engines[Way(TORCH, merge)] = in_torch(model, "cpu").engine
+        model = at_merge(bundle, merge)
+        found.engines[Candidate(TORCH, merge)] = open_in_torch(model, "cpu").engine
+        maker = _Maker(model, images, MAX_INT8_DROP if max_drop is None else max_drop)
         for variant in CONVERTED:
             if not RUNTIMES[variant.engine].installed:
                 continue
+            candidate = Candidate(variant, merge)
             try:
-                engine = maker.engine(model, Way(variant, merge))
+                made = maker.make(variant, partial(message, f"preparing {candidate}"))
             except UserError as error:
-                found.remarks.append(f"{Way(variant, merge)}: left out. {error}")
+                found.remarks.append(f"{candidate}: left out. {error}")
                 continue
-            if engine is not None:
-                found.engines[Way(variant, merge)] = engine
+            if made is not None:
+                found.engines[candidate], metadata = made
+                if not is_trusted(metadata):
+                    found.remarks.append(f"{candidate}: {_distrust(metadata)}")
     missing = [name for name, runtime in RUNTIMES.items() if not runtime.installed]
     found.remarks += [f"{name}: not installed; pip install 'vitreous[{name}]'." for name in missing]
-    if found.judged is not None and len(found.judged.labels) < ENOUGH:
-        few = f"int8: judged on {len(found.judged.labels)} images; auto takes it only with {ENOUGH} or more."
-        found.remarks.append(few)
     if data is None:
         found.remarks.append("int8 and accuracy: need labelled images; give data.")
     return found
 
 
 def at_merge(bundle: Bundle, merge: int) -> Bundle:
-    """The model with so many tokens merged per block; one that cannot merge any is what it is at 0."""
+    """The model with this many tokens merged per block; one that cannot merge any is as it is at 0."""
     return bundle if merge == own_merge(bundle) else with_merge(bundle, merge)
 
 
 def own_merge(bundle: Bundle) -> int:
-    """How many tokens a model merges per block of itself."""
+    """How many tokens a model merges per block by itself."""
     config = bundle.model.config
     return config.merge if isinstance(config, ViTConfig) else 0
 
 
 class _Maker:
-    """Converts a model, or finds it converted."""
+    """Converts a model, or finds it in the cache."""
 
-    def __init__(self, bundle: Bundle, data: str | Path | Data | None, max_drop: float, say: Say) -> None:
-        self.max_drop, self.say = max_drop, say
-        self.converted: Converted | None = None
-        """The last, of which int8 is made."""
-        self.calibration: Tensor | None = None
-        self.judged: LabelledViews | None = None
-        if data is not None:
-            self.calibration, self.judged = split_images(bundle, data, None)
+    def __init__(self, model: Bundle, images: QuantizationImages | None, max_drop: float) -> None:
+        self.model, self.images, self.max_drop = model, images, max_drop
+        self.cache = EngineCache(model)
+        self.converted: dict[EngineName, ConvertedModel] = {}
+        """In fp32, of which int8 is made."""
 
-    def engine(self, model: Bundle, way: Way) -> Engine | None:
-        """What answers so; None for int8 that cannot be made for want of images."""
-        prepared, int8 = PreparedEngines(model), way.variant.precision == "int8"
-        kept = prepared.get(way.variant)
-        if kept is not None and self._is_good(kept[1]):
-            return kept[0].engine
-        if int8 and self.calibration is None:
+    def make(self, variant: Variant, starting: Callable[[], None]) -> tuple[Engine, EngineMetadata] | None:
+        """The engine and its metadata; None for int8 without images. `starting` is called if it is not cached."""
+        cached = self.cache.get(variant)
+        if cached is not None and self._is_good(cached[1]):
+            return cached[0].engine, cached[1]
+        if variant.precision == "int8" and self.images is None:
             return None
-        self.say(f"preparing {way}")
-        if self.converted is None or self.converted.about.runtime != way.variant.engine or not int8:
-            self.converted = convert_model(model, way.variant.engine, builtin_views(model.preprocess))
-        if not int8 or self.calibration is None or self.judged is None:
-            return prepared.put(self.converted).engine
-        quantised = quantise_model(
-            model, self.converted, self.calibration, self.judged, self.max_drop, to_be_faster=True
+        starting()
+        if variant.engine not in self.converted:
+            views = builtin_views(self.model.preprocess)
+            self.converted[variant.engine] = convert_model(self.model, variant.engine, views)
+        made = self.converted[variant.engine]
+        if variant.precision == "int8" and self.images is not None:
+            made = quantize_model(self.model, made, self.images, self.max_drop, if_faster=True)
+        return self.cache.put(made).engine, made.metadata
+
+    def _is_good(self, metadata: EngineMetadata) -> bool:
+        """Whether it need not be made again: of int8, it loses little, and more images would not make it trusted."""
+        held_out = 0 if self.images is None else len(self.images.held_out.labels)
+        accuracy = metadata.accuracy
+        return accuracy is None or (
+            accuracy.drop <= self.max_drop and (is_trusted(metadata) or accuracy.images >= held_out)
         )
-        return prepared.put(quantised).engine
-
-    def _is_good(self, about: About) -> bool:
-        """Whether what is kept need not be made again: of int8, whether it was judged well enough, and loses little.
-
-        Well enough is on `ENOUGH` images, where there are so many now: else auto would never take it.
-        """
-        judged = 0 if self.judged is None else len(self.judged.labels)
-        accuracy = about.accuracy
-        return accuracy is None or (accuracy.images >= min(judged, ENOUGH) and accuracy.drop <= self.max_drop)
 
 
-def measure_engines(found: Candidates, batches: Sequence[int], rounds: int, say: Say) -> list[EngineTiming]:
+def _distrust(metadata: EngineMetadata) -> str:
+    accuracy = metadata.accuracy
+    assert accuracy is not None
+    return (
+        f"auto does not take it: on {accuracy.images:,} held-out images it loses {accuracy.drop:.2f} points of "
+        f"accuracy, and by the end of the 95 % interval {accuracy.max_likely_drop:.2f}; allowed are "
+        f"{MAX_INT8_DROP:g} and {MAX_LIKELY_INT8_DROP:g}."
+    )
+
+
+def measure_engines(found: Candidates, batches: Sequence[int], message: Message) -> list[EngineTiming]:
     """All of them, speeds in turns; fastest first."""
-    say("measuring speeds, in turns")
-    speeds = measure_speeds(found.engines, rounds=rounds)
-    rows = []
-    for way, engine in found.engines.items():
-        say(f"measuring latency and memory of {way}" + (", and accuracy" if found.judged else ""))
+    message("measuring speeds, in turns")
+    speeds = measure_speeds(found.engines, rounds=ROUNDS)
+    rows, held_out = [], found.held_out
+    for candidate, engine in found.engines.items():
+        message(f"measuring latency and memory of {candidate}" + (", and accuracy" if held_out else ""))
         rows.append(
             EngineTiming(
-                engine=way.variant.engine,
-                precision=way.variant.precision,
-                merge=way.merge,
-                images_per_second=speeds[way],
+                engine=candidate.variant.engine,
+                precision=candidate.variant.precision,
+                merge=candidate.merge,
+                images_per_second=speeds[candidate],
                 best_batch=engine.batch_size,
                 latencies=tuple(Latency(batch, *measure_latency(engine, batch)) for batch in batches),
                 megabytes=measure_memory(engine),
-                right=None if found.judged is None else count_right(engine, found.judged),
-                judged=0 if found.judged is None else len(found.judged.labels),
+                correct=None if held_out is None else int(correct_predictions(engine, held_out).sum()),
+                evaluated=0 if held_out is None else len(held_out.labels),
             )
         )
     return sorted(rows, key=lambda row: -row.images_per_second)
+
+
+def remember_speeds(bundle: Bundle, merges: Sequence[int], rows: Sequence[EngineTiming]) -> None:
+    """Cache the speeds, so that the engine "auto" knows which is fastest."""
+    for merge in merges:
+        speeds = {Variant(row.engine, row.precision): row.images_per_second for row in rows if row.merge == merge}
+        EngineCache(at_merge(bundle, merge)).remember(speeds)
+
+
+def measure_memory(engine: Engine) -> float | None:
+    """Megabytes at the peak of a process that opens the engine and computes batches of the size that it likes best.
+
+    Within this process the figure would depend on what was converted and computed before. None if the system does not
+    tell, it took too long, the engine is in no folder, or there is no room to save the network.
+    """
+    if isinstance(engine, TorchEngine):
+        with suppress(UserError, MachineError, OSError), TemporaryDirectory() as place:
+            labels = [str(number) for number in range(engine.classes)]
+            # as it is now: it may merge other tokens than the bundle says
+            return _measure_in_process(save_bundle(Path(place) / "bundle", engine.network, engine.preprocess, labels))
+        return None
+    path: Path | None = getattr(engine, "path", None)
+    return None if path is None or not is_engine(path) else _measure_in_process(path)
+
+
+def _measure_in_process(folder: Path) -> float | None:
+    """In a new process, not a fork: runtimes have threads, which a fork leaves behind."""
+    paths = os.pathsep.join(path for path in sys.path if path)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", __name__, str(folder)],  # -P: no modules of the current folder
+            env={**os.environ, "PYTHONPATH": paths},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            check=False,
+            timeout=MEMORY_TIMEOUT_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        return None
+    held = int(done.stdout.split()[-1]) if done.returncode == 0 else 0  # before it, whatever a person's Python prints
+    return held / 1e6 if held else None
+
+
+def print_peak_memory(folder: Path) -> None:
+    """In the process: open, compute, and print the bytes."""
+    engine = (load_engine(folder)[0] if is_engine(folder) else open_in_torch(load_bundle(folder), "cpu")).engine
+    images = noise(engine, engine.batch_size)
+    for _ in range(2):
+        (engine.logits if engine.classes else engine.representations)(images)
+    print(peak_bytes())
+
+
+if __name__ == "__main__":
+    print_peak_memory(Path(sys.argv[1]))

@@ -3,79 +3,124 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
-from vitreous.data.corrupt import Corrupted, Corrupting
+from vitreous.data.corrupt import CORRUPTIONS, Corrupted, Corrupting
 from vitreous.data.loader import choose_workers
+from vitreous.data.source import Source
+from vitreous.data.subset import random_subset
 from vitreous.data.unreadable import check_unreadable
 from vitreous.data.workers import WorkerPool, WorkersDiedError
 from vitreous.errors import UserError
 from vitreous.evaluate.corruptions import CorruptionResult, judge_corruptions
-from vitreous.inference.engine import Deployed
-from vitreous.inference.matching import Matched
-from vitreous.inference.needs import check_inference_memory
+from vitreous.inference.engine import InferenceModel
+from vitreous.inference.evaluation import Measurement, Progress
+from vitreous.inference.matching import LabelSpace, MatchedSource
+from vitreous.inference.memory_needs import check_inference_memory
 
-FEW = 8
-"""Below so many images, starting processes takes longer than they save."""
+MIN_IMAGES_FOR_WORKERS = 8
+"""For fewer, starting processes takes longer than they save."""
 
 
-def measure_corruptions(
-    model: Deployed,
-    matched: Matched,
+@dataclass(frozen=True, kw_only=True)
+class CorruptionEvaluation(Measurement[CorruptionResult]):
+    """How well a classifier does under corruptions."""
+
+    of: int
+    """Images of the split, of which `result.n` were measured."""
+    seed: int
+    """Of the choice of images and of what is random in a corruption."""
+    size: tuple[int, int]
+    """Height and width of what the model sees, which is what was corrupted."""
+    label_space: LabelSpace
+    remarks: tuple[str, ...]
+    page: Path | None = None
+    """Where the page lies, if one was asked for; `corruptions.json` is beside it."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields, with those of the result among them, and how each kind differs from ImageNet-C's."""
+        differences = {kind: CORRUPTIONS[kind].differs for kind in self.result.kinds}
+        return {**super().to_json(), "differences": differences, "page": None if self.page is None else str(self.page)}
+
+
+def evaluate_corruptions(
+    model: InferenceModel,
+    split: str,
+    matched: MatchedSource,
     kinds: Sequence[str],
     strengths: Sequence[int],
     *,
+    count: int,
     seed: int = 0,
     batch_size: int | None = None,
     workers: int | None = None,
-    progress: Callable[[int], None] | None = None,
-) -> tuple[CorruptionResult, dict[str, str]]:
-    """The result, and images that were left out: path to reason.
+    progress: Progress | None = None,
+) -> tuple[CorruptionEvaluation, Source]:
+    """Accuracy and calibration on images as they are and under each corruption, and the images that were drawn.
 
-    matched: images with their labels. progress: called with images done. Whether the answer was right and how sure
-    it was is all that is kept of each image and corruption: memory does not grow with classes.
+    matched: all images of the split, with their classes matched: a sample may lack some, and they can be predicted all
+    the same. count: images of the random sample. seed: of the sample and of the corruptions themselves, which depend on
+    nothing else but the image's name within the data. Whether the prediction was right and its confidence is all that
+    is kept of each image and corruption: memory does not grow with classes.
     """
-    source, engine = matched.source, model.engine
+    start, engine = time.perf_counter(), model.engine
+    source = random_subset(matched.source, seed, count)
     views = 1 + len(kinds) * len(strengths)
     batch = min(batch_size or engine.batch_size, views)
     check_inference_memory(model.config, engine.preprocess, batch)
-    right, sure = np.zeros((len(source), views), np.bool_), np.zeros((len(source), views))
-    seen = np.ones(len(source), np.bool_)
+    right, confidences = np.zeros((len(source), views), np.bool_), np.zeros((len(source), views))
+    readable = np.ones(len(source), np.bool_)
     unreadable: dict[str, str] = {}
-    making = Corrupting(source, engine.preprocess, tuple(kinds), tuple(strengths), seed)
-    for index, made in enumerate(_made(making, _workers(workers, len(source)))):
+    corrupting = Corrupting(source, engine.preprocess, tuple(kinds), tuple(strengths), seed)
+    for index, made in enumerate(_corrupt(corrupting, _workers(workers, len(source)))):
         if made.views is None:
-            seen[index], unreadable[source.name(index)] = False, made.reason
-            check_unreadable(unreadable, len(source))
+            readable[index], unreadable[source.name(index)] = False, made.reason
+            check_unreadable(unreadable, len(source), whole=source.whole)
         else:
             images = torch.from_numpy(made.views)
-            parts = [images[start : start + batch] for start in range(0, views, batch)]
-            scores = torch.cat([matched.answerable(engine.scores(part)) for part in parts])
-            confidence, answer = scores.double().softmax(dim=1).max(dim=1)
-            right[index], sure[index] = (answer == int(source.labels[index])).numpy(), confidence.numpy()
+            logits = torch.cat([matched.select(engine.logits(some)) for some in torch.split(images, batch)])
+            confidence, predicted = logits.double().softmax(dim=1).max(dim=1)
+            right[index] = (predicted == int(source.labels[index])).numpy()
+            confidences[index] = confidence.numpy()
         if progress is not None:
-            progress(index + 1)
-    return judge_corruptions(kinds, strengths, right[seen], sure[seen]), unreadable
+            progress(index + 1, len(source))
+    found = CorruptionEvaluation(
+        split=split,
+        of=len(matched.source),
+        seed=seed,
+        size=engine.preprocess.size,
+        result=judge_corruptions(kinds, strengths, right[readable], confidences[readable]),
+        label_space=matched.label_space,
+        remarks=matched.remarks,
+        unreadable=unreadable,
+        seconds=time.perf_counter() - start,
+        engine=model.computed_by,
+    )
+    return found, source
 
 
-def _made(making: Corrupting, workers: int) -> Iterator[Corrupted]:
+def _corrupt(corrupting: Corrupting, workers: int) -> Iterator[Corrupted]:
     """The views of all images, in their order."""
-    indices = range(len(making.source))
+    indices = range(len(corrupting.source))
     if not workers:
-        yield from map(making.make, indices)
+        yield from map(corrupting.make, indices)
         return
-    processes: WorkerPool[int, Corrupted] = WorkerPool(making.make, workers)
+    processes: WorkerPool[int, Corrupted] = WorkerPool(corrupting.make, workers)
     try:
         with closing(processes):
             yield from processes.run(indices)
     except WorkersDiedError as error:
         raise UserError(
             f"workers={workers}: the processes that corrupt images keep dying, the last one {error.how}, at "
-            f"{making.source.name(error.task)}; if memory is short, give fewer workers, or 0."
+            f"{corrupting.source.name(error.task)}; if memory is short, give fewer workers, or 0."
         ) from None
 
 
@@ -83,4 +128,4 @@ def _workers(asked: int | None, images: int) -> int:
     """As many as were asked for, else one per core, four at most."""
     if asked is not None:
         return choose_workers(asked, images)
-    return 0 if images < FEW else min(4, os.cpu_count() or 1)
+    return 0 if images < MIN_IMAGES_FOR_WORKERS else min(4, os.cpu_count() or 1)

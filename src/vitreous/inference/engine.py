@@ -1,6 +1,6 @@
-"""Engines: uint8 images in, scores or representations out.
+"""Engines: uint8 images in, logits or representations out.
 
-Whoever only asks a model (predict, evaluate, probe) asks an engine, and need not know what computes the answer.
+Whoever only asks a model (predict, evaluate, probe) asks an engine, and need not know what computes.
 B images, C channels, H x W pixels, K classes, D numbers of a representation.
 """
 
@@ -18,13 +18,15 @@ from vitreous.config.data import Preprocess
 from vitreous.config.engine import EngineName, Precision
 from vitreous.config.model import ModelConfig
 from vitreous.data.augment import normalise
+from vitreous.distributed.world import find_device
 from vitreous.errors import UserError
 from vitreous.model.family import inference_batch
 from vitreous.model.network import Network, check_numbers, evaluating
+from vitreous.weights.bundle import Bundle
 
 
 class Engine(Protocol):
-    """What answers for a model. Several threads may ask it."""
+    """What computes a model's predictions. Several threads may call it."""
 
     @property
     def name(self) -> EngineName:
@@ -44,39 +46,44 @@ class Engine(Protocol):
 
     @property
     def batch_size(self) -> int:
-        """How many images at once are fastest."""
+        """The batch size with the highest throughput."""
 
     @property
-    def calls_at_once(self) -> int:
-        """How many calls at the same time are fastest: more than one where a batch may begin before the last ends."""
+    def max_concurrency(self) -> int:
+        """How many calls at the same time are fastest: more than one if a batch may begin before the last ends."""
 
-    def scores(self, images: Tensor) -> Tensor:
-        """(B, K) float32, one score for each class (logits), of images (B, C, H, W) uint8."""
+    def logits(self, images: Tensor) -> Tensor:
+        """(B, K) float32 of images (B, C, H, W) uint8."""
 
     def representations(self, images: Tensor) -> Tensor:
-        """(B, D) float32, one representation for each of images (B, C, H, W) uint8, before any classifier."""
+        """(B, D) float32, before any classifier, of images (B, C, H, W) uint8."""
 
 
 @dataclass(frozen=True)
-class Deployed:
-    """A model that is ready to be asked: what answers for it, and what its answers mean."""
+class InferenceModel:
+    """A model that is ready to be asked: its engine, and what the engine's outputs mean."""
 
     engine: Engine
     config: ModelConfig
     labels: tuple[str, ...]
-    """(K,) the names of the classes, in the order of the scores."""
+    """(K,) the names of the classes, in the order of the logits."""
     path: Path | None
     """Where it was read from."""
     identity: str | Network
-    """What its answers follow from, besides the preprocessing: a digest, or the network itself."""
+    """What its outputs follow from, besides the preprocessing: a digest, or the network itself."""
+
+    @property
+    def computed_by(self) -> str:
+        """The engine and its precision, such as "openvino-int8"."""
+        return f"{self.engine.name}-{self.engine.precision}"
 
 
 class TorchEngine:
-    """A network in PyTorch, on the device where its weights are. It answers in evaluation mode, without gradients."""
+    """A network in PyTorch, on the device where its weights are, in evaluation mode, without gradients."""
 
     name: EngineName = "torch"
     precision: Precision = "fp32"
-    calls_at_once = 1
+    max_concurrency = 1
 
     def __init__(self, network: Network, preprocess: Preprocess, *, path: Path | None = None) -> None:
         """path: where the network was read from, for errors to say so."""
@@ -89,20 +96,20 @@ class TorchEngine:
 
     @property
     def batch_size(self) -> int:
-        """How many images at once are fastest."""
+        """The batch size with the highest throughput."""
         return inference_batch(self.network.config)
 
-    def scores(self, images: Tensor) -> Tensor:
-        """(B, K) float32, one score for each class (logits), of images (B, C, H, W) uint8."""
+    def logits(self, images: Tensor) -> Tensor:
+        """(B, K) float32 of images (B, C, H, W) uint8."""
         if not self.classes:
             raise no_classifier(self.path)
-        return self._answer(self.network, images, "scores")
+        return self._compute(self.network, images, "logits")
 
     def representations(self, images: Tensor) -> Tensor:
-        """(B, D) float32, one representation for each of images (B, C, H, W) uint8, before any classifier."""
-        return self._answer(self.network.representation, images, "features")
+        """(B, D) float32, before any classifier, of images (B, C, H, W) uint8."""
+        return self._compute(self.network.representation, images, "features")
 
-    def _answer(self, function: Callable[[Tensor], Tensor], images: Tensor, what: str) -> Tensor:
+    def _compute(self, function: Callable[[Tensor], Tensor], images: Tensor, what: str) -> Tensor:
         check_images(images, self.preprocess)
         device = self.network.device
         with torch.inference_mode(), evaluating(self.network):
@@ -111,9 +118,15 @@ class TorchEngine:
         return found.clone()  # an ordinary tensor, which training may use
 
 
+def open_in_torch(bundle: Bundle, device: str = "auto") -> InferenceModel:
+    """The model as it is, in PyTorch."""
+    engine = TorchEngine(bundle.model.to(find_device(device)), bundle.preprocess, path=bundle.path)
+    return InferenceModel(engine, bundle.model.config, bundle.labels, bundle.path, bundle.model)
+
+
 def no_classifier(path: Path | None) -> UserError:
-    """What is said to whoever wants scores of a model that has none."""
-    return UserError(f"{path or 'the model'}: it has no classifier and so no scores to give.")
+    """What is said to whoever wants logits of a model that has none."""
+    return UserError(f"{path or 'the model'}: it has no classifier and so no logits to give.")
 
 
 def check_images(images: Tensor, preprocess: Preprocess) -> None:

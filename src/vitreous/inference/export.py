@@ -1,34 +1,42 @@
-"""An export for another runtime: which images it is calibrated with and which judge it, and what is kept of it."""
+"""An export for another runtime: which images verify, calibrate and judge it, and what is kept of it."""
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
-from torch import Tensor
 
+from vitreous.config.data import Preprocess
 from vitreous.config.engine import EngineName
+from vitreous.data.opening import choose_split, open_dataset, open_images
 from vitreous.data.source import Data
 from vitreous.errors import UserError
-from vitreous.inference.choice import MAX_DROP, in_torch
 from vitreous.inference.conversion import (
-    CALIBRATED,
-    JUDGED,
     SEED,
-    Converted,
-    LabelledViews,
+    ConvertedModel,
+    QuantizationImages,
     builtin_views,
     convert_model,
-    quantise_model,
+    quantize_model,
     sample_views,
 )
-from vitreous.inference.opening import check_classifier, choose_split, open_dataset, open_images
-from vitreous.inference.prepared import PreparedEngines
+from vitreous.inference.engine import open_in_torch
+from vitreous.inference.engine_cache import EngineCache
+from vitreous.inference.opening import MAX_INT8_DROP, check_classifier
 from vitreous.storage.overwrite import real_path
 from vitreous.weights.bundle import Bundle
 
-VERIFIED = 200
-"""Images, at most, on which a conversion is compared with the network."""
+VERIFICATION_IMAGES = 200
+"""At most: on which a conversion is compared with the network."""
+CALIBRATION_IMAGES = 300
+"""At most: NNCF's own default."""
+CONTROL_IMAGES = 1000
+"""At most, and a third of the labelled images that calibrate nothing."""
+HELD_OUT_IMAGES = 2000
+"""At most: with fewer, the interval of a small loss would be too wide for int8 to be chosen."""
+HELD_OUT_BYTES = 300 * 10**6
+"""That held-out images may take when they are preprocessed: 2,000 of 224x224 pixels."""
 
 
 def prepare_export(
@@ -38,47 +46,59 @@ def prepare_export(
     calibrate: str | Path | Data | None = None,
     verify: str | Path | Data | None = None,
     max_drop: float | None = None,
-) -> Converted:
-    """The model in another runtime, verified; in int8 where there are images to calibrate with.
+) -> ConvertedModel:
+    """The model in another runtime, verified; in int8 if there are images to calibrate with.
 
-    It is also kept on this machine, with its speed, so that `auto` may take it.
+    It is also cached on this machine, with its speed, so that `auto` may take it.
     """
-    calibration, judged = None, None
+    images, views = None, None
     if calibrate is not None:
         check_classifier(bundle)
-        calibration, judged = split_images(bundle, calibrate, verify)
+        images = split_images(bundle, calibrate, verify)
+        views = images.control.views[:VERIFICATION_IMAGES]
     elif verify is not None:
-        judged = sample_views(choose_split(open_images(verify), None)[1], bundle.preprocess, VERIFIED)
-    views = builtin_views(bundle.preprocess) if judged is None else judged.views[:VERIFIED]
-    prepared, found = PreparedEngines(bundle), convert_model(bundle, to, views)
-    prepared.put(found)
-    if calibration is not None and judged is not None:
-        found = quantise_model(bundle, found, calibration, judged, MAX_DROP if max_drop is None else max_drop)
-        prepared.put(found)
-    prepared.measure(in_torch(bundle, "cpu").engine)
+        views = sample_views(choose_split(open_images(verify), None)[1], bundle.preprocess, VERIFICATION_IMAGES).views
+    cache = EngineCache(bundle)
+    found = convert_model(bundle, to, builtin_views(bundle.preprocess) if views is None else views)
+    cache.put(found)
+    if images is not None:
+        found = quantize_model(bundle, found, images, MAX_INT8_DROP if max_drop is None else max_drop)
+        cache.put(found)
+    cache.measure(open_in_torch(bundle, "cpu").engine)
     return found
 
 
-def split_images(
-    bundle: Bundle, calibrate: str | Path | Data, verify: str | Path | Data | None
-) -> tuple[Tensor, LabelledViews]:
-    """Views to calibrate int8 with, and labelled ones that judge it: those given to verify, else the val split.
+def split_images(bundle: Bundle, calibrate: str | Path | Data, verify: str | Path | Data | None) -> QuantizationImages:
+    """Images to calibrate int8 with, and labelled ones for control and held out: those to verify, else the val split.
 
-    The test split judges only where there is no other: what it decides, it can no longer measure. Of data with one
-    split only, which are to serve for both, they are never the same images.
+    The test split is taken only if there is no other: what it decides, it can no longer measure. Of data with one split
+    only, half of the images calibrate. No image is in two of the three.
     """
     data = open_dataset(calibrate)
     other = data if verify is None or _same_place(calibrate, verify) else open_dataset(verify)
-    learned = data.splits.get("train") or next(iter(data.splits.values()))
-    judged = choose_split(other, "val" if verify is None and "val" in other.splits else None)[1]
-    if judged is learned:
-        if len(learned) < 2:
-            raise UserError("calibrate: one image cannot calibrate and judge; give more.")
-        order = np.random.default_rng(SEED).permutation(len(learned))
-        half = min(CALIBRATED, (len(order) + 1) // 2)
-        learned, judged = learned.subset(order[:half]), judged.subset(order[half:])
-    calibration = sample_views(learned, bundle.preprocess, CALIBRATED).views
-    return calibration, sample_views(judged, bundle.preprocess, JUDGED, bundle.labels)
+    calibration = data.splits.get("train") or next(iter(data.splits.values()))
+    labelled = choose_split(other, "val" if verify is None and "val" in other.splits else None)[1]
+    rng = np.random.default_rng(SEED)
+    if labelled is calibration:
+        order = rng.permutation(len(calibration))
+        half = min(CALIBRATION_IMAGES, (len(order) + 1) // 2)
+        calibration, labelled = calibration.subset(order[:half]), labelled.subset(order[half:])
+    if len(labelled) < 2:
+        raise UserError("calibrate: too few images to calibrate with some and judge by others; give more.")
+    order = rng.permutation(len(labelled))
+    third = min(CONTROL_IMAGES, math.ceil(len(order) / 3))
+    return QuantizationImages(
+        sample_views(calibration, bundle.preprocess, CALIBRATION_IMAGES).views,
+        sample_views(labelled.subset(order[:third]), bundle.preprocess, CONTROL_IMAGES, bundle.labels),
+        sample_views(
+            labelled.subset(order[third:]), bundle.preprocess, held_out_count(bundle.preprocess), bundle.labels
+        ),
+    )
+
+
+def held_out_count(preprocess: Preprocess) -> int:
+    """How many images are held out at most."""
+    return min(HELD_OUT_IMAGES, max(1, HELD_OUT_BYTES // (preprocess.channels * math.prod(preprocess.size))))
 
 
 def _same_place(one: str | Path | Data, other: str | Path | Data) -> bool:

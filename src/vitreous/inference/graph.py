@@ -1,11 +1,15 @@
-"""A network as one graph that other runtimes can compute: uint8 images in, everything that an engine gives out.
+"""A network as one graph that other runtimes can compute: uint8 images in, all outputs of an engine out.
 
 B images, C channels, H x W pixels, K classes, D numbers of a representation.
 """
 
 from __future__ import annotations
 
+import io
+import logging
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from operator import getitem
 from typing import Any
 
@@ -19,18 +23,19 @@ from vitreous.data.augment import scale_and_shift
 from vitreous.model.network import Network, evaluating
 
 INPUT = "images"
-PROBABILITIES, SCORES, REPRESENTATION = "probabilities", "scores", "representation"
-MOST = 4096
-"""Images in one batch, at most: a graph wants to know a bound."""
+PROBABILITIES, LOGITS, REPRESENTATION = "probabilities", "logits", "representation"
+MAX_BATCH_SIZE = 4096
+"""A dynamic shape needs an upper bound."""
+NOISY_LOGGERS = ("nncf", "torch.onnx", "onnxscript", "onnx_ir")
 
 
 def output_names(network: Network) -> tuple[str, ...]:
-    """What the graph gives, in this order; a network without a classifier has only its representation."""
-    return (PROBABILITIES, SCORES, REPRESENTATION) if network.config.classes else (REPRESENTATION,)
+    """The outputs of the graph, in this order; a network without a classifier has only its representation."""
+    return (PROBABILITIES, LOGITS, REPRESENTATION) if network.config.classes else (REPRESENTATION,)
 
 
-class AnswerGraph(nn.Module):
-    """A network with what belongs before and after it: normalising, softmax."""
+class InferenceGraph(nn.Module):
+    """A network between its normalisation and its softmax."""
 
     scale: Tensor
     shift: Tensor
@@ -45,14 +50,14 @@ class AnswerGraph(nn.Module):
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
         """Images (B, C, H, W) uint8 to what `output_names` says: (B, K), (B, K), (B, D) float32, or the last alone.
 
-        The network is asked twice; `trace_graph` sees to it that what both questions share is computed once.
+        The network is called twice; `trace_graph` has what both calls share computed once.
         """
         normalised = images.float() * self.scale + self.shift
         representation = self.network.representation(normalised)
         if not self.network.config.classes:
             return (representation,)
-        scores = self.network(normalised)
-        return scores.softmax(dim=1), scores, representation
+        logits = self.network(normalised)
+        return logits.softmax(dim=1), logits, representation
 
 
 def trace_graph(network: Network, preprocess: Preprocess) -> ExportedProgram:
@@ -62,27 +67,27 @@ def trace_graph(network: Network, preprocess: Preprocess) -> ExportedProgram:
     """
     height, width = preprocess.size
     images = torch.zeros(2, preprocess.channels, height, width, dtype=torch.uint8)
-    batch = Dim("batch", min=1, max=MOST)
+    batch = Dim("batch", min=1, max=MAX_BATCH_SIZE)
     with evaluating(network), torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's own, about its own parts
-        graph = AnswerGraph(network, preprocess).eval()
+        graph = InferenceGraph(network, preprocess).eval()
         traced = torch.export.export(graph, (images,), dynamic_shapes=({0: batch},))
-        divide_products(traced.graph)
+        split_qkv(traced.graph)
         # replaces operations in place, leaves all others whole, and gives nodes the names that they keep in a runtime
         program: ExportedProgram = traced.run_decompositions({})
-    loosen_views(program.graph)
-    compute_once(program.graph)
+    view_to_reshape(program.graph)
+    eliminate_common_subexpressions(program.graph)
     return program
 
 
-def loosen_views(graph: Graph) -> None:
-    """Let every view be a copy where need be: how a tensor lay when it was traced binds no other runtime."""
+def view_to_reshape(graph: Graph) -> None:
+    """Let every view be a copy if need be: the strides of the traced tensors bind no other runtime."""
     for node in graph.nodes:
         if node.target == torch.ops.aten.view.default:
             node.target = torch.ops.aten.reshape.default
 
 
-def compute_once(graph: Graph) -> None:
+def eliminate_common_subexpressions(graph: Graph) -> None:
     """Of nodes that compute the same from the same, keep the first. No operation may be in place."""
     known: dict[Any, Node] = {}
     for node in list(graph.nodes):
@@ -95,10 +100,10 @@ def compute_once(graph: Graph) -> None:
             graph.erase_node(node)
 
 
-def divide_products(graph: Graph) -> None:
-    """Where a product is cut into equal parts at once, as into queries, keys and values, compute each by itself.
+def split_qkv(graph: Graph) -> None:
+    """Compute queries, keys and values, or other equal chunks of one linear layer's output, by a layer each.
 
-    Runtimes then need not copy the parts out of the whole: in OpenVINO that is 3 % of a ViT-Ti/16's time, in int8 7 %.
+    Runtimes then need not copy the chunks: in OpenVINO that is 3 % of a ViT-Ti/16's time, in int8 7 %.
     """
     for node in list(graph.nodes):
         if node.target != torch.ops.aten.linear.default or len(node.users) != 1:
@@ -122,7 +127,7 @@ def divide_products(graph: Graph) -> None:
 
 
 def _rows_of(graph: Graph, factor: Node, rows: slice) -> Node:
-    """Some rows of a weight or bias, which is a number of the graph's and will be cut once and for all."""
+    """Some rows of a weight or bias: a constant, which is sliced once and for all."""
     found = graph.call_function(torch.ops.aten.slice.Tensor, (factor, 0, rows.start, rows.stop))
     found.meta["val"] = factor.meta["val"][rows]
     return found
@@ -134,3 +139,19 @@ def _hashable(value: Any) -> Any:
     if isinstance(value, dict):
         return tuple((name, _hashable(one)) for name, one in sorted(value.items()))
     return (type(value), value)  # 1, 1.0 and True are equal, but not the same argument
+
+
+@contextmanager
+def quiet_converters() -> Iterator[None]:
+    """Within, nothing is printed, warned of or logged by NNCF, ONNX and the like."""
+    loggers = [logging.getLogger(name) for name in NOISY_LOGGERS]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

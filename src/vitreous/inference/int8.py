@@ -1,4 +1,4 @@
-"""An OpenVINO model in int8, by NNCF: plainly, or with the operations that cost most accuracy left in float32.
+"""An OpenVINO model in int8, by NNCF: all large products, or with the operations that cost most accuracy in float32.
 
 Whatever is imported from openvino and nncf is imported when it is needed: they are an extra.
 """
@@ -16,25 +16,24 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitreous.inference.graph import SCORES
-from vitreous.inference.quiet import quiet
+from vitreous.inference.graph import LOGITS, quiet_converters
 
 log = logging.getLogger("vitreous")
 
 SEARCH_SECONDS = 600.0
-"""What it may take, about, to find the operations that cost int8 most of its accuracy."""
-RANKED = 100
-"""Images, those that int8 changes most, by which operations are ranked; more tell little more."""
+"""About how long the search for the operations that cost int8 most of its accuracy may take."""
+MAX_RANKING_IMAGES = 100
+"""Those that int8 changes most; more change the ranking of operations little."""
 
 
-def quantise(model: Any, images: Tensor, *, transformer: bool) -> Any:
-    """The model with its large products in int8, by NNCF's post-training quantisation.
+def quantize(model: Any, images: Tensor, *, transformer: bool) -> Any:
+    """The model with its large products in int8, by NNCF's post-training quantization.
 
     images: (n, C, H, W) uint8, from which the ranges of activations are read; transformer: it has attention.
     """
     import nncf
 
-    with quiet():
+    with quiet_converters():
         return nncf.quantize(
             model,
             _dataset(images),
@@ -43,24 +42,24 @@ def quantise(model: Any, images: Tensor, *, transformer: bool) -> Any:
         )
 
 
-def quantise_within(
-    model: Any, images: Tensor, *, transformer: bool, judged: Tensor, labels: Tensor, max_drop: float
+def quantize_with_accuracy_control(
+    model: Any, images: Tensor, *, transformer: bool, control: Tensor, labels: Tensor, max_drop: float
 ) -> Any:
     """The same, with as many operations left in float32 as it takes to lose at most `max_drop` points of accuracy.
 
-    judged, labels: images (n, C, H, W) uint8 and their classes (n,), on which accuracy is measured.
+    control, labels: images (n, C, H, W) uint8 and their classes (n,), on which accuracy is measured.
     """
     import nncf
 
-    search = plan_search(_count_products(model), len(judged), _seconds_for_one(model, judged[:1]))
+    search = plan_search(_count_products(model), len(control), _seconds_per_image(model, control[:1]))
     minutes = math.ceil(search.seconds / 60)
     log.info(f"int8: looking for the operations that cost most accuracy, which takes up to {minutes} min.")
-    with quiet():
+    with quiet_converters():
         return nncf.quantize_with_accuracy_control(
             model,
             calibration_dataset=_dataset(images),
             validation_dataset=nncf.Dataset(
-                [(image[None].numpy(), int(label)) for image, label in zip(judged, labels, strict=True)],
+                [(image[None].numpy(), int(label)) for image, label in zip(control, labels, strict=True)],
                 lambda item: item[0],
             ),
             validation_fn=measure_accuracy,
@@ -85,24 +84,24 @@ class Search(NamedTuple):
     """What that takes, at most."""
 
 
-def plan_search(operations: int, judged: int, seconds: float) -> Search:
-    """A search of so many operations that ends in about `SEARCH_SECONDS`.
+def plan_search(operations: int, control: int, seconds: float) -> Search:
+    """A search through a number of operations that ends in about `SEARCH_SECONDS`.
 
-    judged: images on which accuracy is measured after each step; seconds: what it takes to ask about one.
+    control: images on which accuracy is measured after each step; seconds: per image.
     """
     half = SEARCH_SECONDS / 2 / seconds  # images in half of the time
-    ranked = min(RANKED, max(1, int(half / operations)))
-    returned = min(operations, max(1, int(half / judged)))
-    asked = ranked * operations + (returned + 4) * judged  # both models are asked twice before it begins
-    return Search(ranked, returned, asked * seconds)
+    ranked = min(MAX_RANKING_IMAGES, max(1, int(half / operations)))
+    returned = min(operations, max(1, int(half / control)))
+    images = ranked * operations + (returned + 4) * control  # both models see all twice before it begins
+    return Search(ranked, returned, images * seconds)
 
 
 def _count_products(model: Any) -> int:
     return sum(op.get_type_name() in ("MatMul", "Convolution", "GroupConvolution") for op in model.get_ops()) or 1
 
 
-def _seconds_for_one(model: Any, image: Tensor, calls: int = 5) -> float:
-    """As NNCF asks: one at a time, with the settings that OpenVINO has of itself."""
+def _seconds_per_image(model: Any, image: Tensor, calls: int = 5) -> float:
+    """As NNCF does it: one at a time, with OpenVINO's default settings."""
     import openvino
 
     compiled, given = openvino.compile_model(model, "CPU"), image.numpy()
@@ -114,8 +113,8 @@ def _seconds_for_one(model: Any, image: Tensor, calls: int = 5) -> float:
 
 
 def measure_accuracy(compiled: Any, items: Iterable[tuple[NDArray[Any], int]]) -> float:
-    """The share of labelled images that a compiled model names rightly: of all, or of whichever NNCF asks about."""
-    output = compiled.output(SCORES)
+    """The accuracy of a compiled model on labelled images: on all, or on whichever NNCF chooses."""
+    output = compiled.output(LOGITS)
     return float(np.mean([int(compiled(image)[output].argmax()) == label for image, label in items]))
 
 
@@ -132,9 +131,9 @@ def _settings(images: Tensor, transformer: bool) -> dict[str, Any]:
 
 
 def _for_this_processor() -> Any:
-    """Half of the range for weights where there is no VNNI: products of bytes are then added up in 16 bits, and cut.
+    """Half of the range for weights on a processor without VNNI, where products of bytes are summed in 16 bits.
 
-    NNCF of itself does so in the first layer only, which is enough for a convolutional network and not for this one.
+    NNCF by default does so in the first layer only, which is enough for a convolutional network and not for a ViT.
     """
     import nncf
 

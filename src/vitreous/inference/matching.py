@@ -1,4 +1,4 @@
-"""Which of a model's outputs each class of the data is, and among which outputs the answer is chosen."""
+"""Which of a model's classes each class of the data is, and among which classes the prediction is chosen."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ from vitreous.data.source import Source
 from vitreous.errors import UserError
 from vitreous.weights.imagenet import class_numbers, imagenet_synsets, is_imagenet, subset_name
 
-Among = Literal["all", "data"]
-"""Whether the answer is the best of all of a model's outputs, or of those whose classes the data have."""
+LabelSpace = Literal["all", "data"]
+"""Whether the prediction is the likeliest of all of a model's classes, or of those that the data have."""
 
 
 @dataclass(frozen=True)
-class Matched:
-    """Images whose labels count in the classes that may be answered."""
+class MatchedSource:
+    """Images whose labels count in the classes that may be predicted."""
 
     source: Source
     labels: tuple[str, ...]
-    """(K,) names of the classes that may be answered."""
+    """(K,) names of the classes that may be predicted."""
     outputs: tuple[int, ...] | None = None
-    """(K,) which of the model's outputs they are; None for all."""
+    """(K,) which of the model's classes they are; None for all."""
     remarks: tuple[str, ...] = ()
-    """How the classes were matched and which may be answered, where that is not the obvious."""
+    """How the classes were matched and which may be predicted, unless it is the obvious."""
 
     @property
-    def among(self) -> Among:
-        """Among which classes the answer is chosen."""
+    def label_space(self) -> LabelSpace:
+        """Among which classes the prediction is chosen."""
         return "all" if self.outputs is None else "data"
 
-    def with_source(self, source: Source) -> Matched:
+    def with_source(self, source: Source) -> MatchedSource:
         """The same for other images with labels that count alike."""
         return replace(self, source=source)
 
-    def answerable(self, scores: Tensor) -> Tensor:
-        """(B, K) of all scores of the model, those of the classes that may be answered."""
-        return scores if self.outputs is None else scores[:, list(self.outputs)]
+    def select(self, logits: Tensor) -> Tensor:
+        """(B, K) of all logits of the model, those of the classes that may be predicted."""
+        return logits if self.outputs is None else logits[:, list(self.outputs)]
 
 
 def check_imagenet(labels: tuple[str, ...], path: Path) -> None:
-    """Refuse a model whose outputs are not ImageNet's classes in its order, in which the labels at `path` count."""
+    """Refuse a model whose classes are not ImageNet's in its order, in which the labels at `path` count."""
     if not is_imagenet(labels):
         raise UserError(
             f"{path}: labels of ImageNet's validation images, and the model's {len(labels):,} classes are not "
@@ -52,34 +52,36 @@ def check_imagenet(labels: tuple[str, ...], path: Path) -> None:
         )
 
 
-def match_names(source: Source, labels: tuple[str, ...]) -> Matched:
-    """Each class is the output of its name, and the answer is chosen among all outputs."""
-    return Matched(source.relabelled(labels), labels)
+def match_names(source: Source, labels: tuple[str, ...]) -> MatchedSource:
+    """Each class is the model's of the same name, and the prediction is chosen among all."""
+    return MatchedSource(source.relabelled(labels), labels)
 
 
-def match_classes(source: Source, labels: tuple[str, ...], among: Among | None = None) -> Matched:
-    """Each class is the output of its name; of ImageNet's classifiers also of its WordNet id or number.
+def match_classes(source: Source, labels: tuple[str, ...], label_space: LabelSpace | None = None) -> MatchedSource:
+    """Each class is the model's of the same name; of ImageNet's classifiers also of its WordNet id or number.
 
-    among: if None, all outputs; of the classes of ImageNet-A and ImageNet-R, which their papers judge so, the data's.
+    label_space: if None, all; for the classes of ImageNet-A and ImageNet-R, as in their papers, the data's.
     """
     matched, subset = _match(source, labels)
-    if among == "all" or (among is None and subset is None):
+    if label_space == "all" or (label_space is None and subset is None):
         return matched
     present = np.unique(matched.source.labels[matched.source.labels >= 0])
     if len(present) < 2:
-        raise UserError("among='data': the images are all of one class, so there is nothing to choose; give 'all'.")
+        raise UserError(
+            "label_space='data': the images are all of one class, so there is nothing to choose; give 'all'."
+        )
     if len(present) == len(labels):
         return matched
     place = np.full(len(labels) + 1, -1, dtype=np.int64)
     place[present] = np.arange(len(present))
     chosen = tuple(labels[k] for k in present)
     whose = f", as usual for {subset}" if subset else ""
-    said = f"the answer is the best among the data's {len(chosen)} classes{whose}, of the model's {len(labels):,}"
+    remark = f"predictions are among the data's {len(chosen)} classes{whose}, of the model's {len(labels):,}"
     of_data = matched.source.with_labels(place[matched.source.labels], chosen)
-    return Matched(of_data, chosen, tuple(present.tolist()), (*matched.remarks, said))
+    return MatchedSource(of_data, chosen, tuple(present.tolist()), (*matched.remarks, remark))
 
 
-def _match(source: Source, labels: tuple[str, ...]) -> tuple[Matched, str | None]:
+def _match(source: Source, labels: tuple[str, ...]) -> tuple[MatchedSource, str | None]:
     """The images with labels that count in all of the model's, and the dataset whose classes they are, if known."""
     used = {source.classes[label] for label in np.unique(source.labels) if label >= 0}
     found = None
@@ -98,4 +100,4 @@ def _match(source: Source, labels: tuple[str, ...]) -> tuple[Matched, str | None
     table = np.array([number.get(name, -1) for name in source.classes] + [-1], dtype=np.int64)
     remark = f"the data's classes are matched to the model's by ImageNet's {naming}"
     subset = subset_name(number.values())
-    return Matched(source.with_labels(table[source.labels], labels), labels, None, (remark,)), subset
+    return MatchedSource(source.with_labels(table[source.labels], labels), labels, None, (remark,)), subset

@@ -21,25 +21,27 @@ from vitreous.config.data import Preprocess
 from vitreous.config.engine import EngineName, Precision
 from vitreous.errors import UserError
 from vitreous.inference.engine import check_images, no_classifier
-from vitreous.inference.graph import INPUT, MOST, REPRESENTATION, SCORES
-from vitreous.inference.quiet import quiet
+from vitreous.inference.graph import INPUT, LOGITS, MAX_BATCH_SIZE, REPRESENTATION, quiet_converters
 from vitreous.model.network import check_numbers
 
 FILE = "model.onnx"
 OPSET = 23
 """The first version of ONNX that has attention as one operation."""
-LARGEST = 2**31 - 2**24
-"""Bytes of weights that one file can hold beside its graph."""
-BATCH = 8
-"""Images at once: more gain nothing on a processor."""
+MAX_WEIGHT_BYTES = 2**31 - 2**24
+"""That one file can hold beside its graph."""
+BATCH_SIZE = 8
+"""More gain nothing on a processor."""
 
 
-def convert(program: ExportedProgram, names: Sequence[str], facts: Mapping[str, str]) -> Any:
-    """The graph as an `onnx.ModelProto`. names: of its outputs; facts: what it should say of itself."""
-    if sum(tensor.nbytes for tensor in program.state_dict.values()) >= LARGEST:
+def convert(program: ExportedProgram, names: Sequence[str], metadata: Mapping[str, str]) -> Any:
+    """The graph as an `onnx.ModelProto`. names: of its outputs; metadata: what the file says of itself."""
+    if sum(tensor.nbytes for tensor in program.state_dict.values()) >= MAX_WEIGHT_BYTES:
         raise UserError("onnx: the model has more than 2 GB, the most that one ONNX file holds; export to openvino.")
-    keep_zeros_in_pools(program.graph)
-    with quiet(), torch.no_grad():  # as it was traced: with gradients, attention lays its result out otherwise
+    separate_padding_from_pool(program.graph)
+    with (
+        quiet_converters(),
+        torch.no_grad(),
+    ):  # as it was traced: with gradients, attention lays its result out otherwise
         exported = torch.onnx.export(
             program,
             tuple(program.example_inputs[0]),
@@ -48,14 +50,14 @@ def convert(program: ExportedProgram, names: Sequence[str], facts: Mapping[str, 
             opset_version=OPSET,
             dynamo=True,
             verbose=False,
-            dynamic_shapes=({0: Dim("batch", min=1, max=MOST)},),
+            dynamic_shapes=({0: Dim("batch", min=1, max=MAX_BATCH_SIZE)},),
         )
     assert exported is not None
-    exported.model.metadata_props.update(facts)
+    exported.model.metadata_props.update(metadata)
     return exported.model_proto
 
 
-def keep_zeros_in_pools(graph: Graph) -> None:
+def separate_padding_from_pool(graph: Graph) -> None:
     """Put something between zeros around a tensor and a pooling by maximum, as in BiT.
 
     ONNX Runtime (1.31) would make them one, and then negative numbers win at the edge: a pooling's own padding is less
@@ -85,20 +87,20 @@ def intermediate(model: Any, images: Tensor) -> dict[str, NDArray[Any]]:
     """What each node of the graph gives for the images, under the name that it had in the traced graph."""
     import onnx
 
-    looked_at = onnx.ModelProto()
-    looked_at.CopyFrom(model)
-    known = {output.name for output in looked_at.graph.output}
-    names = [name for node in looked_at.graph.node for name in node.output if name and name not in known]
-    looked_at.graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in names)
-    session = _session(looked_at.SerializeToString(), 1)
+    exposed = onnx.ModelProto()
+    exposed.CopyFrom(model)
+    known = {output.name for output in exposed.graph.output}
+    names = [name for node in exposed.graph.node for name in node.output if name and name not in known]
+    exposed.graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in names)
+    session = _session(exposed.SerializeToString(), 1)
     return dict(zip(names, _run(session, names, images), strict=True))
 
 
 class OnnxEngine:
-    """A model in ONNX Runtime, on the processor. It is opened when it is first asked."""
+    """A model in ONNX Runtime, on the processor. Its session is opened at the first call."""
 
     name: EngineName = "onnx"
-    calls_at_once = 1
+    max_concurrency = 1
 
     def __init__(self, model: Any, preprocess: Preprocess, precision: Precision, *, path: Path | None = None) -> None:
         """model: an `onnx.ModelProto` or its bytes; path: where it was read from, for errors to say so."""
@@ -108,29 +110,29 @@ class OnnxEngine:
 
     @property
     def batch_size(self) -> int:
-        """How many images at once are fastest."""
-        return BATCH
+        """The batch size with the highest throughput."""
+        return BATCH_SIZE
 
-    def scores(self, images: Tensor) -> Tensor:
-        """(B, K) float32, one score for each class (logits), of images (B, C, H, W) uint8."""
-        return self._answer(images, SCORES)
+    def logits(self, images: Tensor) -> Tensor:
+        """(B, K) float32 of images (B, C, H, W) uint8."""
+        return self._compute(images, LOGITS)
 
     def representations(self, images: Tensor) -> Tensor:
-        """(B, D) float32, one representation for each of images (B, C, H, W) uint8, before any classifier."""
-        return self._answer(images, REPRESENTATION)
+        """(B, D) float32, before any classifier, of images (B, C, H, W) uint8."""
+        return self._compute(images, REPRESENTATION)
 
     @property
     def classes(self) -> int:
         """K; 0 for a model without a classifier."""
-        return next((output.shape[1] for output in self._session().get_outputs() if output.name == SCORES), 0)
+        return next((output.shape[1] for output in self._session().get_outputs() if output.name == LOGITS), 0)
 
-    def _answer(self, images: Tensor, what: str) -> Tensor:
+    def _compute(self, images: Tensor, what: str) -> Tensor:
         check_images(images, self.preprocess)
-        if what == SCORES and not self.classes:
+        if what == LOGITS and not self.classes:
             raise no_classifier(self.path)
-        answers = torch.from_numpy(_run(self._session(), [what], images)[0])
-        check_numbers(answers, what, self.path)
-        return answers
+        found = torch.from_numpy(_run(self._session(), [what], images)[0])
+        check_numbers(found, what, self.path)
+        return found
 
     def _session(self) -> Any:
         with self._lock:

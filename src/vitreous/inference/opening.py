@@ -1,73 +1,50 @@
-"""What a person names on the command line or in a notebook, opened."""
+"""Models that a person names, opened: as a network, or in the engine that was asked for or is fastest here."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-
 from vitreous.config.data import Preprocess
-from vitreous.data.builtin import builtin_data
-from vitreous.data.decode import IMAGE_SUFFIXES
-from vitreous.data.folder import images_below, one_image
-from vitreous.data.shards.opening import is_shards, open_shards
-from vitreous.data.source import Data, NoClassesError, Source, Split, open_data
-from vitreous.data.view import Sample
-from vitreous.data.walk import FolderWalk, has_images
+from vitreous.config.engine import EngineChoice, Precision
+from vitreous.distributed.world import find_device
 from vitreous.errors import UserError
-from vitreous.inference.folder import is_engine
-from vitreous.inputs import reason
+from vitreous.inference.conversion import builtin_views, convert_model
+from vitreous.inference.engine import InferenceModel, open_in_torch
+from vitreous.inference.engine_cache import TORCH, EngineCache, Variant
+from vitreous.inference.engine_folder import EngineMetadata, is_engine, load_engine
+from vitreous.inference.memory_needs import check_inference_memory
+from vitreous.inference.runtime import RUNTIMES, find_runtime
+from vitreous.inference.speed import measure_speeds
 from vitreous.model.network import MergesTokens, require
 from vitreous.weights.bundle import Bundle
 from vitreous.weights.source import open_weights, with_preprocess
 
 log = logging.getLogger("vitreous")
 
-BUILTIN = "builtin"
-
-
-def open_dataset(data: str | Path | Data) -> Data:
-    """The data at a path; "builtin" stands for the images that come with the package."""
-    if isinstance(data, Data):
-        return data
-    return builtin_data() if data == BUILTIN else open_data(data)
-
-
-def open_images(data: str | Path | Data) -> Data:
-    """The data at a path; of a folder without class folders, or with only one, the images alone, and a note."""
-    try:
-        return open_dataset(data)
-    except NoClassesError as error:
-        if isinstance(data, Data) or not (is_shards(data) or Path(data).is_dir()):
-            raise
-        opened = open_data(data, labelled=False)
-        reason = str(error).removeprefix(f"{data}: ").split(";")[0]
-        counts = ", ".join(f"{len(source):,} {split}" for split, source in opened.splits.items())
-        return replace(opened, notes=(f"{data}: no labels ({reason}): {counts} images.", *opened.notes))
-
-
-def open_unlabelled(data: str | Path) -> tuple[Source, tuple[str, ...]]:
-    """All images at a path, whatever labels they have, and notes on what was passed over.
-
-    Of a folder of files, all below it. Of data in splits, the train split: who keeps a test split apart wants to be
-    judged by it.
-    """
-    opened = builtin_data() if data == BUILTIN else open_data(data, labelled=False)
-    source = opened.splits.get("train") or next(iter(opened.splits.values()))
-    others = [f"{len(other):,} {split}" for split, other in opened.splits.items() if other is not source]
-    aside = (f"{data}: its {' and '.join(others)} images are left aside.",) if others else ()
-    return source.with_labels(np.full(len(source), -1, dtype=np.int64), ()), (*opened.notes, *aside)
+MIN_IMAGES_FOR_CACHE = 16
+"""For fewer it is not worth looking whether there is a converted form."""
+MIN_IMAGES_FOR_HINT = 1000
+"""From here on somebody without a converted form wants to know that there is such a thing."""
+OPENING_SECONDS = 1.0
+"""About what it takes to open and compile a small converted model; of a larger one each image takes longer, too."""
+CONVERSION_PAYS_SECONDS = 60.0
+"""Of PyTorch's time, above which converting a model, some ten seconds, is expected to pay."""
+MAX_INT8_DROP = 0.5
+"""Points of accuracy that int8 may lose by default."""
+MAX_LIKELY_INT8_DROP = 1.0
+"""Points that int8 may lose, for `auto` to choose it, at the end of the 95 % interval of the paired difference."""
+OPENVINO = Variant("openvino", "fp32")
 
 
 def open_model(
     model: str | Path | Bundle, preprocess: Preprocess | str | None = None, merge: int | None = None
 ) -> Bundle:
-    """The model at a path, or one that is open already, with its preprocessing changed where asked.
+    """The model at a path, or one that is open already, with another preprocessing if asked for.
 
-    merge: how many tokens it merges per block; None for as many as it does of itself.
+    merge: how many tokens it merges per block; None for as many as the model says.
     """
     if not isinstance(model, Bundle) and is_engine(Path(model)):
         raise UserError(
@@ -79,7 +56,7 @@ def open_model(
 
 
 def with_merge(bundle: Bundle, merge: int) -> Bundle:
-    """The model with so many tokens merged per block; it shares its weights."""
+    """The model with this many tokens merged per block; it shares its weights."""
     return replace(bundle, model=require(bundle.model, MergesTokens, f"merge={merge}").with_merge(merge))
 
 
@@ -99,91 +76,146 @@ def check_classifier(bundle: Bundle) -> None:
         )
 
 
-def list_images(given: str | Path | Sequence[str | Path]) -> list[Path]:
-    """The files, with each folder replaced by the images in it, in the order of their paths.
+def open_engine(
+    model: str | Path | Bundle,
+    *,
+    engine: EngineChoice = "auto",
+    precision: Precision | None = None,
+    preprocess: Preprocess | str | None = None,
+    merge: int | None = None,
+    device: str = "auto",
+    images: int = 1,
+    classifier: bool = True,
+) -> InferenceModel:
+    """The model, ready to be asked about this number of images.
 
-    What was passed over is logged, an empty folder among others too.
+    model: a bundle, a run, an exported model, or anything else that `open_weights` takes.
+    engine: "auto" takes the fastest that was verified for this model on this machine. If none was yet, that is PyTorch,
+        unless there are enough images that converting the model first pays. The device, if it is no processor, is
+        PyTorch's.
+    merge: how many tokens the model merges per block; None for as many as it says.
+    precision: None for the fastest that "auto" knows, and for fp32 of an engine that is named.
+    classifier: refuse a model that has none.
     """
-    notes: list[str] = []
-    places = [given] if isinstance(given, str | Path) else given
-    paths = [path for place in places for path in find_images(place, notes)]
-    check_found(len(paths), notes)
-    return paths
+    if not isinstance(model, Bundle) and is_engine(Path(model)):
+        if merge is not None:
+            raise UserError(f"merge: how many tokens {model} merges is part of its graph; leave it out.")
+        return _open_exported(Path(model), engine, precision, preprocess, classifier)
+    bundle = open_model(model, preprocess, merge)
+    if classifier:
+        check_classifier(bundle)
+    if engine == "torch":
+        if precision == "int8":
+            raise UserError("precision='int8': PyTorch computes in fp32 here; choose the engine openvino.")
+        return open_in_torch(bundle, device)
+    if engine == "auto" and precision == "int8":
+        engine = "openvino"  # no other has it, so its speed decides nothing
+    if engine == "auto":
+        on_processor = find_device(device).type == "cpu"
+        return _open_fastest(bundle, precision, images) if on_processor else open_in_torch(bundle, device)
+    runtime, variant = find_runtime(engine, "engine"), Variant(engine, precision or "fp32")
+    if precision == "int8" and runtime.quantize is None:
+        raise UserError(f"precision='int8': there is none for {runtime.title} here; choose the engine openvino.")
+    cache = EngineCache(bundle)
+    if (found := cache.get(variant)) is not None:
+        return found[0]
+    if precision == "int8":
+        raise UserError(
+            f"precision='int8': {bundle.path or 'the model'} has not been quantized here; do it with labelled images: "
+            "vitreous export MODEL OUT --to openvino --int8 --calibrate DATA."
+        )
+    return cache.put(convert_model(bundle, engine, builtin_views(bundle.preprocess)))
 
 
-def find_samples(place: str | Path) -> list[Sample] | None:
-    """All images in shards, split after split, whatever labels they have; None if these are no shards."""
-    if not is_shards(place):
-        return None
-    sources = open_shards(place, labelled=False).splits.values()
-    return [Sample(source, index) for source in sources for index in range(len(source))]
+def _open_exported(
+    folder: Path,
+    engine: EngineChoice,
+    precision: Precision | None,
+    preprocess: Preprocess | str | None,
+    classifier: bool,
+) -> InferenceModel:
+    if preprocess is not None:
+        raise UserError(f"preprocess: {folder} has its own, which is part of its graph; export the model with another.")
+    found, metadata = load_engine(folder)
+    if engine not in ("auto", metadata.runtime):
+        raise UserError(f"engine={engine!r}: {folder} was exported for {metadata.runtime}; leave the engine out.")
+    if precision not in (None, metadata.precision):
+        raise UserError(f"precision={precision!r}: {folder} was exported in {metadata.precision}; leave it out.")
+    if classifier and not found.labels:
+        raise UserError(f"{folder}: it has no classifier and so no labels to give.")
+    return found
 
 
-def find_images(place: str | Path, notes: list[str]) -> list[Path]:
-    """The file itself, or the images in a folder; `notes` hears of what was passed over, or that there are none."""
-    if not str(place):
-        raise UserError("an empty path: give an image or a folder.")
-    if is_shards(place):
-        raise UserError(f"{place}: shards, and image files are needed here; give some, or a folder of them.")
-    path = Path(place)
-    if not _is_folder(path):
-        return [path]
-    walk = FolderWalk()
-    try:
-        source = images_below(path, walk)
-    except UserError as error:
-        notes.append(str(error))
-        return []
-    except OSError as error:
-        raise UserError(f"{error.filename or path}: cannot be read ({reason(error)}); check its mode.") from None
-    notes += walk.remarks(path)
-    return [Path(source.name(index)) for index in range(len(source))]
+def _open_fastest(bundle: Bundle, precision: Precision | None, images: int) -> InferenceModel:
+    """The fastest of those whose predictions are as good as the network's; precision: fp32, or None for any."""
+    plain = open_in_torch(bundle, "cpu")
+    if images < MIN_IMAGES_FOR_CACHE:
+        return plain
+    cache = EngineCache(bundle)
+    speeds = cache.speeds
+    if OPENVINO not in speeds and _conversion_pays(plain, images):
+        speeds = _convert(cache, plain) or speeds
+
+    def seconds(variant: Variant) -> float:
+        is_open = variant == TORCH or cache.is_open(variant)
+        return images / speeds[variant] + (0.0 if is_open else OPENING_SECONDS)
+
+    for variant in sorted((one for one in speeds if precision in (None, one.precision)), key=seconds):
+        if variant == TORCH:
+            break
+        cached = cache.get(variant)
+        if cached is not None and is_trusted(cached[1]):
+            log.info(_reason(variant, speeds, cached[1]))
+            return cached[0]
+    if speeds:
+        log.info(f"engine: PyTorch, the fastest here for {images:,} images.")
+    elif images >= MIN_IMAGES_FOR_HINT and RUNTIMES["openvino"].installed:
+        log.info("engine: PyTorch, as no other was prepared for this model; vitreous bench does that.")
+    elif images >= MIN_IMAGES_FOR_HINT:
+        log.info("engine: PyTorch; OpenVINO may be faster here: pip install 'vitreous[openvino]', then vitreous bench.")
+    return plain
 
 
-def open_all(place: str | Path) -> tuple[tuple[Source, ...], tuple[str, ...]]:
-    """All images at a place, whatever labels and splits they have, and notes on what was passed over.
+def is_trusted(metadata: EngineMetadata) -> bool:
+    """Whether `auto` may choose it: of int8, whether held-out images show that it loses little accuracy.
 
-    A file of an image; a folder, of which all images below it are taken, in the order of their paths; or any other
-    data that `open_data` knows, of which all splits are taken. Names of files are absolute.
+    What they show is the paired difference: small by itself, and by the end of its 95 % interval still acceptable.
     """
-    path = Path(place)
-    if _is_folder(path):
-        walk = FolderWalk()
-        if has_images(path):
-            return (images_below(path.absolute(), walk),), walk.remarks(path)
-    elif path.suffix.lower() in IMAGE_SUFFIXES:
-        return (one_image(path.absolute()),), ()
-    opened = (
-        builtin_data() if place == BUILTIN else open_data(path.absolute() if path.exists() else place, labelled=False)
+    accuracy = metadata.accuracy
+    return metadata.precision != "int8" or (
+        accuracy is not None and accuracy.drop <= MAX_INT8_DROP and accuracy.max_likely_drop <= MAX_LIKELY_INT8_DROP
     )
-    return tuple(opened.splits.values()), opened.notes
 
 
-def check_found(count: int, notes: Sequence[str]) -> None:
-    """Refuse where no image was found at all; else log what was passed over."""
-    if not count:
-        raise UserError(notes[0] if notes else "no images: give at least one image or folder.")
-    for note in notes:
-        log.info(note)
-
-
-def _is_folder(path: Path) -> bool:
+def _convert(cache: EngineCache, plain: InferenceModel) -> dict[Variant, float] | None:
+    """The speeds, after the model was converted for OpenVINO; None if that is impossible, for PyTorch can do it."""
+    log.info("engine: there are many images, so the model is converted for OpenVINO once; it is cached.")
     try:
-        return path.is_dir()
-    except OSError:  # too long a name, say: who reads it as an image will tell
+        if cache.get(OPENVINO) is None:
+            cache.put(convert_model(cache.bundle, "openvino", builtin_views(cache.bundle.preprocess)))
+    except UserError as error:
+        log.info(f"engine: PyTorch, as the model cannot be converted ({str(error).rstrip('.')}).")
+        return None
+    return cache.measure(plain.engine)
+
+
+def _reason(variant: Variant, speeds: Mapping[Variant, float], metadata: EngineMetadata) -> str:
+    """One line: which engine was taken, and why."""
+    faster = (
+        f"{speeds[variant] / speeds[TORCH]:.1f} times as fast as PyTorch here" if TORCH in speeds else "the fastest"
+    )
+    proof = ""
+    if (a := metadata.accuracy) is not None:
+        proof = f"; accuracy {a.int8:.1%} on {a.images:,} held-out images, {a.fp32:.1%} in float32"
+    return f"engine: {RUNTIMES[variant.engine].title} {variant.precision}, {faster}{proof}."
+
+
+def _conversion_pays(plain: InferenceModel, images: int) -> bool:
+    engine = plain.engine
+    if not RUNTIMES["openvino"].installed or images < 10 * engine.batch_size:
         return False
-
-
-def names_of(source: Source, unreadable: Container[str]) -> list[str]:
-    """What the images are called that an evaluation saw, in its order."""
-    return [name for name in map(source.name, range(len(source))) if name not in unreadable]
-
-
-def choose_split(data: Data, split: Split | None) -> tuple[str, Source]:
-    """The split of the data to measure on, and its name: the one asked for, else test, else val, else all."""
-    if split is not None and split not in data.splits:
-        raise UserError(f"split={split!r}: the data have only {', '.join(data.splits)}; choose one of these.")
-    for name in (split,) if split is not None else ("test", "val", "train"):
-        if name in data.splits:
-            return ("all" if len(data.splits) == 1 and split is None else name), data.splits[name]
-    raise UserError("the data are empty; give some with images.")
+    try:
+        check_inference_memory(plain.config, engine.preprocess, engine.batch_size)
+    except UserError:  # it cannot be tried; with a smaller batch, PyTorch may work all the same
+        return False
+    return images / measure_speeds({TORCH: engine}, rounds=1, seconds=0.2)[TORCH] > CONVERSION_PAYS_SECONDS

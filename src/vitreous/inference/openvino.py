@@ -23,30 +23,29 @@ from vitreous.config.data import Preprocess
 from vitreous.config.engine import EngineName, Precision
 from vitreous.errors import UserError
 from vitreous.inference.engine import check_images, no_classifier
-from vitreous.inference.graph import INPUT, REPRESENTATION, SCORES
-from vitreous.inference.quiet import quiet
+from vitreous.inference.graph import INPUT, LOGITS, REPRESENTATION, quiet_converters
 from vitreous.model.network import check_numbers
 from vitreous.model.precision import INSTRUCTIONS, amx_allowed, amx_works, avoid_broken_amx
 
 XML, BIN = "model.xml", "model.bin"
-_OPENING = Lock()
-CHUNK = 4
-"""Images that one stream computes at once: their activations stay in a core's cache, and products are large."""
+_CORE_LOCK = Lock()
+IMAGES_PER_STREAM = 4
+"""That one stream computes at once: their activations stay in a core's cache, and products are large."""
 
 
-def convert(program: ExportedProgram, names: Sequence[str], facts: Mapping[str, str]) -> Any:
-    """The graph as OpenVINO's model. names: of its outputs; facts: what it should say of itself."""
+def convert(program: ExportedProgram, names: Sequence[str], metadata: Mapping[str, str]) -> Any:
+    """The graph as OpenVINO's model. names: of its outputs; metadata: what the model says of itself."""
     import openvino as ov
 
     avoid_broken_amx()
     size = program.example_inputs[0][0].shape[1:]
-    with quiet(), torch.no_grad():
+    with quiet_converters(), torch.no_grad():
         model = ov.convert_model(program)
     model.reshape([-1, *size])
     model.inputs[0].get_tensor().set_names({INPUT})
     for output, name in zip(model.outputs, names, strict=True):
         output.get_tensor().set_names({name})
-    for name, text in facts.items():
+    for name, text in metadata.items():
         model.set_rt_info(text, ["vitreous", name])
     return model
 
@@ -76,23 +75,23 @@ def read(folder: Path) -> Any:
 
 def intermediate(model: Any, images: Tensor) -> dict[str, NDArray[Any]]:
     """What the nodes of the graph give for the images, each under the name that it had in the traced graph."""
-    looked_at = model.clone()
+    exposed = model.clone()
     last: dict[str, Any] = {}
-    for node in looked_at.get_ordered_ops():
+    for node in exposed.get_ordered_ops():
         if node.get_type_name() not in ("Constant", "Parameter", "Result") and node.get_output_size() == 1:
             last[node.get_friendly_name().partition("/")[0]] = node  # of those that one became, the last
-    looked_at.add_outputs([node.output(0) for node in last.values()])
+    exposed.add_outputs([node.output(0) for node in last.values()])
     friendly = {node.get_friendly_name(): name for name, node in last.items()}
-    producers = [result.input_value(0).get_node().get_friendly_name() for result in looked_at.get_results()]
-    answers = _compile(looked_at, 1, 1)(images.numpy())
-    return {friendly[name]: answers[number] for number, name in enumerate(producers) if name in friendly}
+    producers = [result.input_value(0).get_node().get_friendly_name() for result in exposed.get_results()]
+    outputs = _compile(exposed, 1, 1)(images.numpy())
+    return {friendly[name]: outputs[number] for number, name in enumerate(producers) if name in friendly}
 
 
 class OpenVinoEngine:
-    """A model in OpenVINO. It is compiled when it is first asked."""
+    """A model in OpenVINO. It is compiled at the first call."""
 
     name: EngineName = "openvino"
-    calls_at_once = 2
+    max_concurrency = 2
     """While the last images of one batch are computed, streams that are done with it begin the next."""
 
     def __init__(self, model: Any, preprocess: Preprocess, precision: Precision, *, path: Path | None = None) -> None:
@@ -112,38 +111,38 @@ class OpenVinoEngine:
     @property
     def classes(self) -> int:
         """K; 0 for a model without a classifier."""
-        return self._outputs[SCORES][1] if SCORES in self._outputs else 0
+        return self._outputs[LOGITS][1] if LOGITS in self._outputs else 0
 
     @property
     def batch_size(self) -> int:
-        """How many images at once are fastest: enough that no stream waits for the others' last one for long."""
-        return CHUNK * self.threads * 4
+        """The batch size with the highest throughput: no stream waits for the last chunk of the others for long."""
+        return IMAGES_PER_STREAM * self.threads * 4
 
-    def scores(self, images: Tensor) -> Tensor:
-        """(B, K) float32, one score for each class (logits), of images (B, C, H, W) uint8."""
-        return self._answer(images, SCORES)
+    def logits(self, images: Tensor) -> Tensor:
+        """(B, K) float32 of images (B, C, H, W) uint8."""
+        return self._compute(images, LOGITS)
 
     def representations(self, images: Tensor) -> Tensor:
-        """(B, D) float32, one representation for each of images (B, C, H, W) uint8, before any classifier."""
-        return self._answer(images, REPRESENTATION)
+        """(B, D) float32, before any classifier, of images (B, C, H, W) uint8."""
+        return self._compute(images, REPRESENTATION)
 
-    def _answer(self, images: Tensor, what: str) -> Tensor:
+    def _compute(self, images: Tensor, what: str) -> Tensor:
         check_images(images, self.preprocess)
-        if what == SCORES and not self.classes:
+        if what == LOGITS and not self.classes:
             raise no_classifier(self.path)
         wanted, width = self._outputs[what]
         found = np.empty((len(images), width), dtype=np.float32)
         given = np.ascontiguousarray(images.numpy())
-        streams = self._streams(CHUNK if len(given) > 1 else 1)
-        parts = [(part, streams.submit(chunk, wanted)) for part, chunk in cut(given, CHUNK)]
-        for part, rows in parts:
-            found[part] = rows.result()[: part.stop - part.start]
-        answers = torch.from_numpy(found)
-        check_numbers(answers, what, self.path)
-        return answers
+        streams = self._streams(IMAGES_PER_STREAM if len(given) > 1 else 1)
+        chunks = [(rows, streams.submit(chunk, wanted)) for rows, chunk in split_chunks(given, IMAGES_PER_STREAM)]
+        for rows, future in chunks:
+            found[rows] = future.result()[: rows.stop - rows.start]
+        outputs = torch.from_numpy(found)
+        check_numbers(outputs, what, self.path)
+        return outputs
 
     def _streams(self, size: int) -> _Streams:
-        """For so many images at once: a stream for each core, and a request that waits; of one image, all cores."""
+        """For `size` images at once: a stream for each core, and a request that waits; for one image, all cores."""
         with self._lock:
             if size not in self._opened:
                 model = self.model.clone()
@@ -154,7 +153,7 @@ class OpenVinoEngine:
 
 
 class _Streams:
-    """A compiled model that is asked from several threads, so that no stream of it waits for the next images."""
+    """A compiled model that several threads call, so that no stream of it waits for the next images."""
 
     def __init__(self, compiled: Any, requests: int) -> None:
         self._idle = SimpleQueue[Any]()
@@ -185,13 +184,13 @@ def check_int8() -> None:
         )
 
 
-def cut(images: NDArray[np.uint8], chunk: int) -> Iterator[tuple[slice, NDArray[np.uint8]]]:
-    """Which images (n, ...), and these, chunk by chunk; the last chunk is padded, but one image is left alone."""
+def split_chunks(images: NDArray[np.uint8], chunk: int) -> Iterator[tuple[slice, NDArray[np.uint8]]]:
+    """Rows of images (n, ...) and these images, chunk by chunk; the last is padded, unless there is one image only."""
     for start in range(0, len(images), chunk):
-        part = slice(start, min(start + chunk, len(images)))
-        missing = start + chunk - part.stop if len(images) > 1 else 0
-        some = images[part]
-        yield part, np.concatenate([some, np.zeros((missing, *some.shape[1:]), np.uint8)]) if missing else some
+        rows = slice(start, min(start + chunk, len(images)))
+        missing = start + chunk - rows.stop if len(images) > 1 else 0
+        some = images[rows]
+        yield rows, np.concatenate([some, np.zeros((missing, *some.shape[1:]), np.uint8)]) if missing else some
 
 
 def _with_batch(model: Any, size: int) -> list[int]:
@@ -199,7 +198,7 @@ def _with_batch(model: Any, size: int) -> list[int]:
 
 
 def _core() -> Any:
-    with _OPENING:
+    with _CORE_LOCK:
         return _open_core()
 
 
@@ -208,8 +207,8 @@ def _open_core() -> Any:
     import openvino as ov
 
     avoid_broken_amx()
-    # The first look at a tensor's data opens OpenVINO's way to NumPy. Two threads that do so at once wait for each
-    # other for ever: one has Python's lock, the other the C++ library's.
+    # The first access to a tensor's data loads OpenVINO's bridge to NumPy. Two threads that do so at once deadlock:
+    # one holds Python's lock, the other the C++ library's.
     assert ov.Tensor(np.zeros(1, np.uint8)).data.shape == (1,)
     core = ov.Core()
     core.set_property({"ENABLE_MMAP": False})  # what was verified is what is computed, whatever becomes of the file

@@ -1,10 +1,10 @@
-"""What frozen features are worth: features of data by any engine, from the cache, and classifiers fitted to them."""
+"""How good frozen features are: features of data by any engine, from the cache, and classifiers fitted to them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -21,12 +21,13 @@ from vitreous.evaluate.features import compute_features
 from vitreous.evaluate.fewshot import DRAWS, SHOTS, draw_shots, fit_least_squares, mean_interval
 from vitreous.evaluate.knn import NEIGHBOURS, TEMPERATURE, vote_neighbours
 from vitreous.evaluate.probe import WEIGHT_DECAYS, LabelledFeatures, fit_linear, held_out
-from vitreous.inference.engine import Deployed
-from vitreous.inference.needs import check_inference_memory
+from vitreous.inference.engine import InferenceModel
+from vitreous.inference.memory_needs import check_inference_memory
 from vitreous.model.network import check_numbers
 
+Protocol = Literal["knn", "linear", "fewshot"]
 HELD_OUT = 0.2
-"""The share that is judged where the data have one split only."""
+"""The fraction that is measured if the data have one split only."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +48,41 @@ class ProbeScore:
         return float(np.std(self.draws, ddof=1)) if self.draws else None
 
 
+@dataclass(frozen=True)
+class ProbeResult:
+    """How good features are, and how it was measured."""
+
+    protocol: Protocol
+    judged: str
+    """Which images were measured: test, val, or held-out ones."""
+    n: int
+    """How many."""
+    known: int
+    """Images whose labels could be learned from."""
+    classes: int
+    width: int
+    """D, the length of a feature."""
+    scores: tuple[ProbeScore, ...]
+    computed: int
+    """Images whose features were computed; the others' were in the cache."""
+    remarks: tuple[str, ...]
+    unreadable: dict[str, str] = field(default_factory=dict)
+    """Images that were left out: path to reason."""
+    seconds: float = 0.0
+    engine: str = "torch-fp32"
+    """What computed the features, and in which precision."""
+
+    def to_json(self) -> dict[str, Any]:
+        """{"protocol", "judged", "n", "scores": [{"k", "accuracy", "interval"}, ...], ...}."""
+        scores = []
+        for score in self.scores:
+            found = {**score.setting, "accuracy": score.accuracy, "interval": list(score.interval)}
+            scores.append(found | ({"std": score.std, "draws": list(score.draws)} if score.draws else {}))
+        return {**asdict(self), "scores": scores, "remarks": list(self.remarks), "seconds": round(self.seconds, 3)}
+
+
 class ProbeSplits(NamedTuple):
-    """What a probe learns from and what it is judged on."""
+    """What a probe learns from and what it is measured on."""
 
     train: LabelledFeatures
     val: LabelledFeatures | None
@@ -67,10 +101,10 @@ def check_labelled(data: Data) -> None:
 
 
 class FeatureReader:
-    """Features of sources by one model, from the cache where they are there."""
+    """Features of sources by one model, from the cache if they are there."""
 
     def __init__(
-        self, model: Deployed, batch_size: int | None, workers: int | None, progress: Callable[[int, int], None] | None
+        self, model: InferenceModel, batch_size: int | None, workers: int | None, progress: Callable[[int, int], None] | None
     ) -> None:
         self.model, self.workers, self.progress = model, workers, progress
         self.engine = model.engine
@@ -80,9 +114,9 @@ class FeatureReader:
         self.unreadable: dict[str, str] = {}
 
     def splits(self, data: Data, seed: int, *, validate: bool) -> ProbeSplits:
-        """What to learn from and what to judge: test if there is one, else val, else a fifth of all, of each class.
+        """What to learn from and what to measure: test if there is one, else val, else a fifth of all, of each class.
 
-        validate: the val split is wanted too, if it is not the one to be judged.
+        validate: the val split is wanted too, if it is not the one to be measured.
         """
         classes = len(data.classes)
         if len(data.splits) == 1:
@@ -90,13 +124,13 @@ class FeatureReader:
             features, labels = self.labelled(source)
             held = held_out(labels, HELD_OUT, seed)
             if not held.any():
-                raise UserError(f"{len(labels)} images, one of each class: none can be set aside to judge; add more.")
-            said = f"a fifth of the {name} split, set aside"
-            return ProbeSplits((features[~held], labels[~held]), None, (features[held], labels[held]), classes, said)
-        judged: Split = "test" if "test" in data.splits else "val"
-        train, test = self.labelled(data.train), self.labelled(data.splits[judged])
-        val = self.labelled(data.splits["val"]) if validate and judged == "test" and "val" in data.splits else None
-        return ProbeSplits(train, val, test, classes, judged)
+                raise UserError(f"{len(labels)} images, one of each class: none can be held out to measure; add more.")
+            judged = f"a fifth of the {name} split, held out"
+            return ProbeSplits((features[~held], labels[~held]), None, (features[held], labels[held]), classes, judged)
+        measured: Split = "test" if "test" in data.splits else "val"
+        train, test = self.labelled(data.train), self.labelled(data.splits[measured])
+        val = self.labelled(data.splits["val"]) if validate and measured == "test" and "val" in data.splits else None
+        return ProbeSplits(train, val, test, classes, measured)
 
     def labelled(self, source: Source) -> LabelledFeatures:
         """Features (n, D) and labels (n,) of all images that can be read."""
@@ -140,13 +174,13 @@ class FeatureReader:
         return StoredFeatures(features, index, {i: loader.unreadable[source.name(i)] for i in missing})
 
 
-def _score(scores: Tensor, labels: Tensor, setting: dict[str, float]) -> ProbeScore:
-    right = int((scores.argmax(dim=1) == labels).sum())
+def _score(logits: Tensor, labels: Tensor, setting: dict[str, float]) -> ProbeScore:
+    right = int((logits.argmax(dim=1) == labels).sum())
     return ProbeScore(setting, right / len(labels), wilson(right, len(labels)))
 
 
 def score_neighbours(splits: ProbeSplits, remarks: list[str]) -> list[ProbeScore]:
-    """The vote of the nearest training images, for each number of them that there are."""
+    """The vote of the k nearest training images, for each k that there are enough of."""
     known, labels = splits.train
     fitting = [k for k in NEIGHBOURS if k <= len(known)] or [len(known)]
     if left := [k for k in NEIGHBOURS if k > len(known)]:
@@ -156,7 +190,7 @@ def score_neighbours(splits: ProbeSplits, remarks: list[str]) -> list[ProbeScore
 
 
 def score_linear(splits: ProbeSplits, seed: int, remarks: list[str]) -> ProbeScore:
-    """The regularisation is chosen on validation images; then all that are not judged are learned from."""
+    """The regularisation is chosen on validation images; then all that are not measured are learned from."""
     (x, y), classes = splits.train, splits.classes
     every = (x, y)
     strengths: Sequence[float] = WEIGHT_DECAYS
@@ -175,8 +209,8 @@ def score_linear(splits: ProbeSplits, seed: int, remarks: list[str]) -> ProbeSco
 def score_few_shot(
     splits: ProbeSplits, shots: Sequence[int] | None, names: tuple[str, ...], seed: int, remarks: list[str]
 ) -> list[ProbeScore]:
-    """Least squares from so many images of each class; what the data allow if None. names: of the classes."""
-    (known, labels), (asked, truth) = splits.train, splits.test
+    """Least squares from `shots` images of each class; what the data allow if None. names: of the classes."""
+    (known, labels), (test, truth) = splits.train, splits.test
     counts = torch.bincount(labels, minlength=splits.classes)
     fewest = int(counts[counts > 0].min())
     name = names[int(torch.where(counts == fewest)[0][0])]
@@ -194,8 +228,8 @@ def score_few_shot(
     accuracies: dict[int, list[float]] = {count: [] for count in shots}
     for draw in range(DRAWS):
         for count, index in draw_shots(labels, list(accuracies), seed + draw).items():
-            scores = F.linear(asked, *fit_least_squares(known[index], labels[index], splits.classes))
-            accuracies[count].append((scores.argmax(dim=1) == truth).double().mean().item())
+            logits = F.linear(test, *fit_least_squares(known[index], labels[index], splits.classes))
+            accuracies[count].append((logits.argmax(dim=1) == truth).double().mean().item())
     return [
         ProbeScore({"shots": count}, float(np.mean(found)), mean_interval(found, len(truth)), tuple(found))
         for count, found in accuracies.items()

@@ -1,4 +1,4 @@
-"""The runtimes beside PyTorch: what each can do, one line each in `RUNTIMES`."""
+"""The runtimes beside PyTorch: what each can do, one row each in `RUNTIMES`."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from vitreous.inference.engine import Engine
 
 @dataclass(frozen=True)
 class Backend:
-    """What converts, keeps and computes a graph. `model` in the functions is whatever the runtime calls so."""
+    """What converts, stores and computes a graph. `model` in the functions is the runtime's own type."""
 
     title: str
     needs: tuple[str, ...]
-    """Packages without which nothing works; the extra of vitreous that brings them has the runtime's name."""
+    """Packages; the extra of vitreous that installs them has the runtime's name."""
     files: tuple[str, ...]
-    """What `write` leaves in a folder."""
+    """What `write` writes into a folder."""
     convert: Callable[..., Any]
-    """(program, names of outputs, facts) to a model."""
+    """(program, names of outputs, metadata) to a model."""
     write: Callable[[Any, Path], None]
     read: Callable[[Path], Any]
     engine: Callable[..., Engine]
-    """(model, preprocess, precision, path=) to what answers."""
+    """(model, preprocess, precision, path=) to an engine."""
     intermediate: Callable[[Any, Tensor], dict[str, NDArray[Any]]]
-    """What the graph's nodes give for images, by the name of the node."""
-    quantise: Callable[..., Any] | None = None
-    """(model, images, transformer=) to the same in int8; None where it cannot."""
-    quantise_within: Callable[..., Any] | None = None
-    """The same, losing at most so many points: also judged=, labels=, max_drop=."""
+    """The outputs of the graph's nodes for images, by the name of the node."""
+    quantize: Callable[..., Any] | None = None
+    """(model, images, transformer=) to the same in int8; None if it has none."""
+    quantize_with_accuracy_control: Callable[..., Any] | None = None
+    """The same, losing at most max_drop points on control images: also control=, labels=, max_drop=."""
 
     @property
     def installed(self) -> bool:
@@ -54,8 +54,8 @@ RUNTIMES: dict[str, Backend] = {
         read=openvino.read,
         engine=openvino.OpenVinoEngine,
         intermediate=openvino.intermediate,
-        quantise=int8.quantise,
-        quantise_within=int8.quantise_within,
+        quantize=int8.quantize,
+        quantize_with_accuracy_control=int8.quantize_with_accuracy_control,
     ),
     "onnx": Backend(
         title="ONNX",
@@ -70,11 +70,13 @@ RUNTIMES: dict[str, Backend] = {
 }
 
 
-def find_runtime(name: str, asked: str) -> Backend:
-    """The runtime of a name, if it is installed. asked: the argument that names it, for the error to say so."""
+def find_runtime(name: str, argument: str) -> Backend:
+    """The runtime of a name, if it is installed. argument: the one that names it, for errors."""
     runtime = RUNTIMES[name]
     if not runtime.installed:
         missing = [package for package in runtime.needs if find_spec(package) is None]
         be = "is" if len(missing) == 1 else "are"
-        raise UserError(f"{asked}={name!r}: {', '.join(missing)} {be} not installed; pip install 'vitreous[{name}]'.")
+        raise UserError(
+            f"{argument}={name!r}: {', '.join(missing)} {be} not installed; pip install 'vitreous[{name}]'."
+        )
     return runtime

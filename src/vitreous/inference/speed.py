@@ -1,4 +1,6 @@
-"""How fast engines answer on this machine: in turns, the median of several rounds, as no machine is ever quiet."""
+"""How fast engines are on this machine (in turns, the median of several rounds, as no machine is ever quiet), and what
+machine that is.
+"""
 
 from __future__ import annotations
 
@@ -8,82 +10,86 @@ import time
 from collections.abc import Callable, Hashable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from vitreous import __version__
 from vitreous.inference.engine import Engine
 
 Key = TypeVar("Key", bound=Hashable)
 
-FEATURES = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8", "amx_bf16", "asimddp", "i8mm")
-"""Instructions that decide which engine is fastest."""
+INSTRUCTIONS = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8", "amx_bf16", "asimddp", "i8mm")
+"""That decide which engine is fastest, and how int8 rounds."""
+SOFTWARE = ("vitreous", "torch", "openvino", "nncf", "onnxruntime", "onnxscript")
 
 
 def measure_speeds(engines: Mapping[Key, Engine], *, rounds: int = 5, seconds: float = 0.5) -> dict[Key, float]:
-    """Images a second of each engine, with as many at once as it likes best."""
-    jobs = {name: _job(engine) for name, engine in engines.items()}
-    for job, _ in jobs.values():
-        job()  # whatever is compiled when it is first used
-    found: dict[Key, list[float]] = {name: [] for name in jobs}
+    """Images per second of each engine, at its own batch size."""
+    calls = {name: _call(engine, engine.batch_size) for name, engine in engines.items()}
+    for call in calls.values():
+        call()  # whatever is compiled at the first call
+    found: dict[Key, list[float]] = {name: [] for name in calls}
     for turn in range(rounds):
-        for name, (job, count) in list(jobs.items())[:: 1 if turn % 2 == 0 else -1]:
-            found[name].append(count * _calls_per_second(job, seconds))
+        for name, call in list(calls.items())[:: 1 if turn % 2 == 0 else -1]:
+            found[name].append(engines[name].batch_size * _calls_per_second(call, seconds))
     return {name: float(np.median(speeds)) for name, speeds in found.items()}
 
 
-def _job(engine: Engine) -> tuple[Callable[[], object], int]:
-    images = noise(engine, engine.batch_size)
-    answer = engine.scores if engine.classes else engine.representations
-    return lambda: answer(images), len(images)
+def _call(engine: Engine, count: int) -> Callable[[], object]:
+    images = noise(engine, count)
+    compute = engine.logits if engine.classes else engine.representations
+    return lambda: compute(images)
 
 
-def _calls_per_second(job: Callable[[], object], seconds: float) -> float:
+def _calls_per_second(call: Callable[[], object], seconds: float) -> float:
     start, calls = time.perf_counter(), 0
     while (passed := time.perf_counter() - start) < seconds or not calls:
-        job()
+        call()
         calls += 1
     return calls / passed if passed else float("inf")
 
 
 def measure_latency(engine: Engine, batch: int, *, calls: int = 200, seconds: float = 5.0) -> tuple[float, float]:
-    """Seconds from so many images to their answers: the median, and what 99 of 100 stay below.
+    """Seconds per batch of this size: the median, and the 99th percentile.
 
-    At most `calls` are tried, and no more than fit into `seconds`.
+    At most `calls` are timed, and no more than fit into `seconds`.
     """
-    images = noise(engine, batch)
-    answer = engine.scores if engine.classes else engine.representations
-    answer(images)
+    call = _call(engine, batch)
+    call()
     taken: list[float] = []
     while len(taken) < calls and (sum(taken) < seconds or len(taken) < 3):
         start = time.perf_counter()
-        answer(images)
+        call()
         taken.append(time.perf_counter() - start)
     return float(np.median(taken)), float(np.quantile(taken, 0.99))
 
 
 def noise(engine: Engine, count: int) -> Tensor:
-    """Images (count, C, H, W) uint8 of noise: what an engine computes takes as long whatever it sees."""
+    """Images (count, C, H, W) uint8 of noise: an engine takes as long whatever is on them."""
     shape = (count, engine.preprocess.channels, *engine.preprocess.size)
     return torch.randint(0, 256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 
 
 def describe_machine() -> str:
-    """What speeds depend on: processor, its instructions, threads, and the versions of what computes."""
+    """What speeds depend on: processor, threads, and the versions of what computes."""
+    return f"{describe_processor()}, {torch.get_num_threads()} of {os.cpu_count()} cores, {describe_software()}"
+
+
+def describe_processor() -> str:
+    """Its name and its instructions: what the results of int8 depend on, whatever the number of threads."""
     info = Path("/proc/cpuinfo")
     text = info.read_text() if info.exists() else ""
     name = text.partition("model name")[2].partition("\n")[0].strip(" \t:") or platform.processor()
     flags = (text.partition("flags")[2] or text.partition("Features")[2]).partition("\n")[0].split()
-    features = " ".join(feature for feature in FEATURES if feature in flags)
-    return f"{name} ({features}), {torch.get_num_threads()} of {os.cpu_count()} cores, {describe_software()}"
+    return f"{name} ({' '.join(one for one in INSTRUCTIONS if one in flags)})"
 
 
 def describe_software() -> str:
     """The versions of what converts and computes."""
-    packages = ("torch", "openvino", "nncf", "onnxruntime", "onnxscript")
-    return ", ".join(f"{package} {_version(package)}" for package in ("vitreous", *packages))
+    return ", ".join(f"{package} {_version(package)}" for package in SOFTWARE)
 
 
 def _version(package: str) -> str:
@@ -91,3 +97,17 @@ def _version(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return "none"
+
+
+def machine_features(device: torch.device) -> dict[str, Any]:
+    """What a result was computed on and with: the device, its processor, and the versions."""
+    return {
+        "device": device.type,
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "capability": torch.backends.cpu.get_cpu_capability(),
+        "architecture": platform.machine(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "vitreous": __version__,
+    }

@@ -1,4 +1,4 @@
-"""Whether an engine says what the network says, on the same images; and where it first does not."""
+"""Whether an engine computes what the network does, on the same images; and the first layer in which it does not."""
 
 from __future__ import annotations
 
@@ -16,83 +16,73 @@ from torch.fx import Interpreter, Node
 from vitreous.inference.engine import Engine
 
 TOLERANCE = 1e-4
-"""By which scores may differ in float32, relative to the largest of them where that is above 1."""
+"""By which logits may differ in float32, relative to the largest of them if that is above 1."""
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """How two engines' answers for the same images differ."""
+    """How the outputs of two engines for the same images differ. Differences are relative as in `TOLERANCE`."""
 
     images: int
     same_label: int
     """Images for which both have the same likeliest label."""
     equal: int
-    """Images whose scores and representation are the same up to rounding."""
-    worst_score: float
-    """The largest difference of a score, relative to the largest score where that is above 1."""
-    worst_probability: float
-    worst_representation: float
-    """As the scores'."""
+    """Images whose logits and representation are the same up to rounding."""
+    max_logit_difference: float
+    max_probability_difference: float
+    """Absolute."""
+    max_representation_difference: float
     worst: int = 0
-    """The number of the image whose answers differ most."""
+    """The index of the image whose outputs differ most."""
 
-    def close(self, but: float = 0.0) -> bool:
-        """Whether they are the same up to rounding, but for a share of the images."""
-        return self.images - self.equal <= math.ceil(but * self.images)
+    def within(self, fraction: float = 0.0) -> bool:
+        """Whether they are the same up to rounding for all images but this fraction."""
+        return self.images - self.equal <= math.ceil(fraction * self.images)
 
 
-def agreement(reference: Engine, other: Engine, images: Tensor, *, classifier: bool) -> Agreement:
-    """How the other engine's answers differ from the reference's, for images (n, C, H, W) uint8.
+def compare_engines(reference: Engine, other: Engine, images: Tensor, *, classifier: bool) -> Agreement:
+    """How the other engine's outputs differ from the reference's, for images (n, C, H, W) uint8.
 
-    The first image is asked about alone, too, and the worse of its answers counts: an engine may have a graph of its
-    own for that. classifier: the model has one. Labels between which the reference itself cannot decide, their scores
-    being closer than the tolerance, count as the same.
+    The first image is given alone, too, and the worse of its outputs counts: an engine may have a graph of its own for
+    that. classifier: the model has one. Labels between which the reference itself cannot decide, their logits being
+    closer than the tolerance, count as the same.
     """
+
+    def outputs(name: str) -> tuple[Tensor, Tensor]:  # (n + 1, ...) of each engine; the last is the first image again
+        compute, expected = getattr(other, name), in_batches(getattr(reference, name), images, reference.batch_size)
+        found = torch.cat([in_batches(compute, images, other.batch_size), compute(images[:1])])
+        return found, torch.cat([expected, expected[:1]])
+
+    def fold(differences: Tensor) -> Tensor:  # (n,) of (n + 1,): for the first image the worse of both
+        return torch.cat([torch.maximum(differences[:1], differences[-1:]), differences[1:-1]])
+
     count = len(images)
-    expected = _and_first(batched(reference.representations, images, reference.batch_size))
-    features = _fold(_differences(_also_alone(other.representations, images, other.batch_size), expected))
+    features = fold(_differences(*outputs("representations")))
     equal = features <= TOLERANCE
     if not classifier:
-        worst = int(features.argmax())
-        return Agreement(count, count, int(equal.sum()), 0.0, 0.0, features.max().item(), worst)
-    expected = _and_first(batched(reference.scores, images, reference.batch_size))
-    found = _also_alone(other.scores, images, other.batch_size)
-    scores = _fold(_differences(found, expected))
-    behind = _fold(expected.amax(dim=1) - expected.gather(1, found.argmax(dim=1, keepdim=True))[:, 0])
+        return Agreement(count, count, int(equal.sum()), 0.0, 0.0, features.max().item(), int(features.argmax()))
+    found, expected = outputs("logits")
+    differences = fold(_differences(found, expected))
+    behind = fold(expected.amax(dim=1) - expected.gather(1, found.argmax(dim=1, keepdim=True))[:, 0])
     same = behind <= TOLERANCE * max(1.0, expected.abs().max().item())
     return Agreement(
         images=count,
         same_label=int(same.sum()),
-        equal=int((equal & same & (scores <= TOLERANCE)).sum()),
-        worst_score=scores.max().item(),
-        worst_probability=(found.softmax(dim=1) - expected.softmax(dim=1)).abs().max().item(),
-        worst_representation=features.max().item(),
-        worst=int(torch.maximum(scores, features).argmax()),
+        equal=int((equal & same & (differences <= TOLERANCE)).sum()),
+        max_logit_difference=differences.max().item(),
+        max_probability_difference=(found.softmax(dim=1) - expected.softmax(dim=1)).abs().max().item(),
+        max_representation_difference=features.max().item(),
+        worst=int(torch.maximum(differences, features).argmax()),
     )
 
 
-def _and_first(rows: Tensor) -> Tensor:
-    """(n + 1, ...) the rows, and the first again."""
-    return torch.cat([rows, rows[:1]])
-
-
-def _also_alone(function: Callable[[Tensor], Tensor], images: Tensor, size: int) -> Tensor:
-    """(n + 1, ...) an engine's answers for the images in batches, and for the first of them alone."""
-    return torch.cat([batched(function, images, size), function(images[:1])])
-
-
-def _fold(differences: Tensor) -> Tensor:
-    """(n,) of (n + 1,): for the first image the worse of both."""
-    return torch.cat([torch.maximum(differences[:1], differences[-1:]), differences[1:-1]])
-
-
-def batched(function: Callable[[Tensor], Tensor], images: Tensor, size: int) -> Tensor:
-    """An engine's answers for many images, asked for in batches."""
-    return torch.cat([function(part) for part in torch.split(images, size)])
+def in_batches(function: Callable[[Tensor], Tensor], images: Tensor, size: int) -> Tensor:
+    """An engine's outputs for many images."""
+    return torch.cat([function(batch) for batch in torch.split(images, size)])
 
 
 def _differences(found: Tensor, expected: Tensor) -> Tensor:
-    """(n,) of each row the largest difference, relative to the largest number of all where that is above 1."""
+    """(n,) of each row the largest difference, relative to the largest number of all if that is above 1."""
     return (found - expected).abs().flatten(1).amax(dim=1) / max(1.0, expected.abs().max().item())
 
 
@@ -105,28 +95,28 @@ def first_difference(
 ) -> str | None:
     """The layer of the network in which a converted model first differs from it; None if no layer does.
 
-    intermediate: the runtime's (`vitreous.inference.runtime.Backend`); images: a few, (n, C, H, W) uint8.
+    intermediate: of `vitreous.inference.runtime.Backend`; images: a few, (n, C, H, W) uint8.
     """
-    theirs = intermediate(model, images)
-    ours: dict[str, tuple[str, Tensor]] = {}
+    converted = intermediate(model, images)
+    traced: dict[str, tuple[str, Tensor]] = {}
 
     class Recorder(Interpreter):
         def run_node(self, n: Node) -> Any:
             value = super().run_node(n)
             layer = _layer(n)
-            if n.name in theirs and layer and isinstance(value, Tensor) and value.is_floating_point():
-                ours[n.name] = layer, value
+            if n.name in converted and layer and isinstance(value, Tensor) and value.is_floating_point():
+                traced[n.name] = layer, value
             return value
 
     with torch.no_grad():
         Recorder(program.module()).run(images)
     found = None
-    for name, (layer, value) in ours.items():
-        other = torch.from_numpy(theirs[name].copy())
+    for name, (layer, value) in traced.items():
+        other = torch.from_numpy(converted[name].copy())
         if other.shape != value.shape:
             continue
         if _differences(other, value).max() <= tolerance:
-            found = None  # what differed before was only divided among nodes in another way
+            found = None  # what differed before was only split into other nodes
         elif found is None:
             found = layer
     return found

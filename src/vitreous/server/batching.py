@@ -119,7 +119,7 @@ class Batcher:
         self.most = min(engine.batch_size, places.most)
         self.places, self.metrics = places, metrics
         self._waiting: list[_Waiting] = []
-        self._calls = engine.calls_at_once
+        self._calls = engine.max_concurrency
         self._threads = ThreadPool(self._calls, "engine")
         self._busy = 0
         self._workers: set[asyncio.Task[None]] = set()  # held, as the event loop holds tasks by weak references alone

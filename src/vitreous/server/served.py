@@ -18,7 +18,7 @@ from vitreous.config.data import Preprocess
 from vitreous.config.server import ServerSettings
 from vitreous.data.decode import ImageError, read_header
 from vitreous.data.view import ImageInput, make_view
-from vitreous.inference.engine import Deployed, Engine
+from vitreous.inference.engine import Engine, InferenceModel
 from vitreous.inference.speed import noise
 from vitreous.server.batching import Batcher, Places
 from vitreous.server.metrics import ServerMetrics
@@ -36,7 +36,7 @@ class ModelToServe:
     """A model that was opened, and the name by which requests call it."""
 
     name: str
-    deployed: Deployed
+    deployed: InferenceModel
     bundle: Bundle | None
     """What looks inside it asks this; None for an exported model, which cannot be looked into."""
 
@@ -78,7 +78,7 @@ class Served:
             thread.submit(self._ask_about_noise).result()
 
     def _ask_about_noise(self) -> None:
-        answer = self.engine.scores if self.labels else self.engine.representations
+        answer = self.engine.logits if self.labels else self.engine.representations
         for count in (1, self.batcher.most, self.batcher.most):
             started = time.monotonic()
             answer(noise(self.engine, count))
@@ -92,7 +92,7 @@ class Served:
     async def scores(self, images: Sequence[ImageInput]) -> list[Tensor]:
         """(K,) for each image, one score for each class (logits)."""
         self.check_classifier()
-        return await self._ask(self.engine.scores, images)
+        return await self._ask(self.engine.logits, images)
 
     async def representations(self, images: Sequence[ImageInput]) -> list[Tensor]:
         """(D,) for each image: what the model makes of it, before any classifier."""
@@ -108,7 +108,7 @@ class Served:
         """(K,) the scores of a view (C, H, W) uint8 that has a place already; None without a classifier."""
         if not self.labels:
             return None
-        return (await self.batcher.ask(self.engine.scores, [view], self.settings.answer_seconds))[0]
+        return (await self.batcher.ask(self.engine.logits, [view], self.settings.answer_seconds))[0]
 
     async def _views(self, images: Sequence[ImageInput], until: float) -> list[Tensor]:
         """(C, H, W) uint8 of each image. Not all threads decode those of one request: others' come in between."""

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from vitreous.data.loader import choose_workers
+from vitreous.data.opening import open_images
 from vitreous.data.source import Data, Labels, Source
 from vitreous.data.subset import balanced_order
 from vitreous.errors import UserError
@@ -23,8 +24,7 @@ from vitreous.explain.analysis.numbers import AccuracyInterval, Likeness, Measur
 from vitreous.explain.analysis.reading import NOISE, Chosen, Judge, ModelReader, Progress, naming
 from vitreous.explain.analysis.representation import linear_cka
 from vitreous.explain.analysis.summary import summarise
-from vitreous.inference.needs import check_explanation_memory, choose_bias_batch
-from vitreous.inference.opening import open_images
+from vitreous.inference.memory_needs import check_explanation_memory, choose_bias_batch
 from vitreous.model.network import evaluating, require
 from vitreous.model.vit import ViT
 from vitreous.weights.bundle import Bundle

@@ -15,12 +15,12 @@ from vitreous.config.objective import Distill, ObjectiveConfig, Supervised
 from vitreous.config.train import Training
 from vitreous.data.loader import Loader
 from vitreous.data.source import Source, Split
+from vitreous.data.unreadable import readable_names
 from vitreous.distributed.meter import Cost
 from vitreous.evaluate.classify import ClassificationResult, score_classes
 from vitreous.evaluate.features import compute_features
 from vitreous.evaluate.probe import LabelledFeatures, fit_linear
 from vitreous.evaluate.temperature import fit_temperature
-from vitreous.inference.opening import names_of
 from vitreous.model.family import classifiers, count_flops, inference_batch
 from vitreous.model.network import Network
 from vitreous.objectives.supervised import balance
@@ -172,7 +172,7 @@ def measure_split(
         unreadable.update(loader.unreadable)
         if validation is None:
             loader.close()
-    names = names_of(source.subset(tried), world.union(loader.unreadable))
+    names = readable_names(source.subset(tried), world.union(loader.unreadable))
     if split == "val" and training.probe:
         logits = set_temperature(network, logits, labels)
     return score_classes(logits, labels, opened.data.classes, names=names), len(tried)

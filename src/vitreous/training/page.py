@@ -16,6 +16,7 @@ from vitreous.config.data import Preprocess
 from vitreous.config.model import ModelConfig
 from vitreous.data.decode import ImageError
 from vitreous.data.loader import Loader
+from vitreous.data.opening import choose_split, open_dataset, open_images
 from vitreous.data.source import Data, Source, Split
 from vitreous.data.view import Sample, look_at
 from vitreous.distributed.meter import Cost
@@ -25,8 +26,9 @@ from vitreous.explain.explanation import Explainer
 from vitreous.explain.methods import can_explain_classes
 from vitreous.explain.reconstruct import draw_reconstructions
 from vitreous.explain.weight_plots import plot_weights
-from vitreous.inference.opening import choose_split, open_dataset, open_images, open_model
-from vitreous.jobs.evaluate import evaluate
+from vitreous.inference.engine import open_in_torch
+from vitreous.inference.evaluation import evaluate_classifier
+from vitreous.inference.opening import open_model
 from vitreous.model.family import count_flops
 from vitreous.objectives.mae import load_autoencoder
 from vitreous.report.content import Content, Example, Run, SplitScores, TaughtImage
@@ -176,7 +178,10 @@ def _measure(
     bundle: Bundle, data: str | Path | Data, split: Split | None, progress: Callable[[int, int], None] | None
 ) -> Measured:
     opened = open_dataset(data)
-    found = evaluate(bundle, opened, split=split, progress=progress)
+    told = progress or (lambda done, total: None)
+    # in fp32: the page is about the model, not about what int8 makes of it
+    name, source = choose_split(opened, split)
+    found = evaluate_classifier(open_in_torch(bundle), name, source, progress=told)
     left_out = tuple(f"{image}: {why}" for image, why in found.unreadable.items())
     return Measured(opened, (SplitScores(found.split, found.result),), left_out)
 

@@ -21,7 +21,7 @@ from vitreous.distributed.meter import Meter
 from vitreous.distributed.process_group import announce
 from vitreous.distributed.world import World
 from vitreous.errors import UserError
-from vitreous.inference.needs import check_training_memory
+from vitreous.inference.memory_needs import check_training_memory
 from vitreous.model.family import build_network, describe
 from vitreous.model.lora import merge_lora
 from vitreous.model.network import Network

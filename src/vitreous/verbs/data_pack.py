@@ -41,9 +41,9 @@ class DataPack(Verb["Packed"]):
         """Write the data as tar shards with an index. The train split is shuffled once, so each has a bit of all."""
         from functools import partial
 
+        from vitreous.data.opening import open_images
         from vitreous.data.shards.packing import pack
         from vitreous.data.source import Data
-        from vitreous.inference.opening import open_images
         from vitreous.inputs import parse_size
         from vitreous.storage.overwrite import check_apart, output_folder
 

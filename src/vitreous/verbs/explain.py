@@ -34,10 +34,11 @@ class Explain(PreprocessOption, DeviceOption, ExplanationRequest, ModelAndImages
 
     def run(self) -> ImageResults[Explanation]:
         """Explanations of the images, each computed and written when the iterator comes to it."""
+        from vitreous.data.opening import list_images
         from vitreous.distributed.world import find_device
         from vitreous.explain.explanation import Explainer
-        from vitreous.inference.needs import check_explanation_memory
-        from vitreous.inference.opening import list_images, open_model
+        from vitreous.inference.memory_needs import check_explanation_memory
+        from vitreous.inference.opening import open_model
 
         device, paths = find_device(self.device), list_images(self.images)
         bundle = open_model(self.model, self.preprocess)

@@ -52,7 +52,7 @@ class Export(Verb[Path]):
     """DATA: Images to compare predictions on; for int8 labelled ones, on which accuracy is measured. Default: the val
     split of those to calibrate with, or their test split, or some images of the package's own."""
     max_drop: Annotated[float, Range(0, 100)] | None = None
-    """POINTS: Points of accuracy that int8 may lose. Where plain quantisation loses more, the costliest operations stay
+    """POINTS: Points of accuracy that int8 may lose. Where plain quantization loses more, the costliest operations stay
     in float32; where even that does, nothing is written. Default: 0.5."""
     merge: Merge | None = None
     """COUNT: For openvino and onnx, how many tokens to merge per block. Default: as the model says."""
@@ -62,9 +62,8 @@ class Export(Verb[Path]):
 
     def run(self) -> Path:
         """Write the model, and return where."""
-        from vitreous.inference.conversion import engine_card
+        from vitreous.inference.engine_folder import save_engine
         from vitreous.inference.export import prepare_export
-        from vitreous.inference.folder import save_engine
         from vitreous.inference.opening import open_model
         from vitreous.storage.overwrite import check_apart
         from vitreous.weights.writers import WRITERS
@@ -76,7 +75,7 @@ class Export(Verb[Path]):
             found = prepare_export(
                 bundle, self.to, calibrate=self.calibrate, verify=self.verify, max_drop=self.max_drop
             )
-            return save_engine(out, found.model, found.about, engine_card(bundle, found.about))
+            return save_engine(out, found.model, found.metadata)
         family = bundle.model.config.family
         if family not in WRITERS[self.to]:
             others = " or ".join(repr(name) for name, writers in WRITERS.items() if family in writers)
@@ -88,7 +87,7 @@ class Export(Verb[Path]):
 
     def _check(self) -> Path:
         """The place to write to; options that do nothing, or int8 without images, are refused before any work."""
-        from vitreous.inference.folder import ABOUT, CARD
+        from vitreous.inference.engine_folder import CARD, METADATA
         from vitreous.inference.runtime import RUNTIMES
         from vitreous.storage.overwrite import check_elsewhere, check_file, check_folder
         from vitreous.weights.writers import FOLDERS
@@ -98,9 +97,9 @@ class Export(Verb[Path]):
         else:
             out = Path(self.out)
             check_elsewhere(out)
-            runtimes = {name: frozenset({ABOUT, CARD, *runtime.files}) for name, runtime in RUNTIMES.items()}
+            runtimes = {name: frozenset({METADATA, CARD, *runtime.files}) for name, runtime in RUNTIMES.items()}
             check_folder(out, {**FOLDERS, **runtimes}[self.to])
-        if self.int8 and (self.to not in RUNTIMES or RUNTIMES[self.to].quantise is None):
+        if self.int8 and (self.to not in RUNTIMES or RUNTIMES[self.to].quantize is None):
             raise UserError(f"int8: there is none for {self.to}; export to openvino, or leave it out.")
         if self.int8 and self.calibrate is None:
             raise UserError("int8: needs labelled images to calibrate with; give calibrate.")
@@ -116,23 +115,23 @@ class Export(Verb[Path]):
 
     def show(self, result: Path) -> None:
         """Where it is, how its predictions compare with the network's, and how others open it."""
-        from vitreous.inference.folder import read_about
+        from vitreous.inference.engine_folder import read_metadata
         from vitreous.inference.opening import open_model
 
         place = printable(str(result))
         print(f"written: {place}")
         if self.to in ("openvino", "onnx"):
-            metadata = read_about(result)
+            metadata = read_metadata(result)
             checked = metadata.verified
             print(
                 f"verified: {checked.same_label:,} of {checked.images:,} images have the same label as in PyTorch, "
                 f"{checked.equal:,} the same numbers up to rounding; probabilities differ by at most "
-                f"{checked.worst_probability:.2g}"
+                f"{checked.max_probability_difference:.2g}"
             )
             if (accuracy := metadata.accuracy) is not None:
                 print(
                     f"accuracy: {accuracy.int8:.2%} in int8, {accuracy.fp32:.2%} in float32, of {accuracy.images:,} "
-                    "images" + ("; the costliest operations stayed in float32" if metadata.accuracy_aware else "")
+                    "held-out images" + ("; the costliest operations stayed in float32" if metadata.accuracy_control else "")
                 )
         auto = "AutoModel"
         if self.to == "huggingface" and open_model(self.bundle).labels:

@@ -33,7 +33,7 @@ class Inspect(Verb["HealthReport"]):
         from functools import partial
 
         from vitreous.data.health import inspect_data
-        from vitreous.inference.opening import open_dataset
+        from vitreous.data.opening import open_dataset
 
         return inspect_data(open_dataset(self.data), partial(self.told.progress, "reading"))
 

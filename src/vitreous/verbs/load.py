@@ -8,20 +8,20 @@ from pathlib import Path
 from typing import overload
 
 from vitreous.arguments import Count, checked
+from vitreous.data.opening import choose_split, open_dataset
 from vitreous.data.shards.opening import is_shards
 from vitreous.data.source import Split
 from vitreous.data.view import IMAGE_TYPES, ImageInput
 from vitreous.errors import UserError
 from vitreous.explain.explanation import Explainer, Explanation
 from vitreous.explain.request import ExplanationRequest, Head, Layer, Method, Point
-from vitreous.inference.needs import check_explanation_memory
-from vitreous.inference.opening import open_model
-from vitreous.inference.prediction.answers import Prediction
-from vitreous.jobs.evaluate import Evaluation
-from vitreous.jobs.evaluate import evaluate as evaluate_model
-from vitreous.jobs.predict import predict
+from vitreous.inference.evaluation import Evaluation, evaluate_classifier
+from vitreous.inference.memory_needs import check_explanation_memory
+from vitreous.inference.opening import open_engine, open_model
+from vitreous.inference.predict import Prediction
 from vitreous.model.network import Network, require
 from vitreous.model.vit import ViT
+from vitreous.verbs.predict import predict
 from vitreous.weights.bundle import Bundle
 
 
@@ -72,7 +72,8 @@ class Model:
     @checked
     def evaluate(self, data: str | Path, *, split: Split | None = None) -> Evaluation:
         """Its accuracy and other metrics on data."""
-        return evaluate_model(self.bundle, data, split=split)
+        name, source = choose_split(open_dataset(data), split)
+        return evaluate_classifier(open_engine(self.bundle, images=len(source)), name, source)
 
     @checked
     def explain(

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from vitreous.arguments import Count, Merge, Workers
 from vitreous.config.data import Preprocess
 from vitreous.config.engine import EngineChoice, Precision
-from vitreous.config.options import positional
+from vitreous.errors import UserError
 
-MODEL = positional("MODEL", "A bundle, a run folder, an exported model, or anything that `vitreous import` reads.")
-NETWORK = positional("MODEL", "A bundle, a run folder, or anything that `vitreous import` reads.")
-IMAGES = positional("IMAGE|FOLDER ...", "Image files, and folders of images.")
+if TYPE_CHECKING:
+    from vitreous.inference.engine import InferenceModel
+    from vitreous.weights.bundle import Bundle
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +90,35 @@ class EngineOptions(PreprocessOption, EngineOption):
 
     batch_size: Count | None = None
     """COUNT: How many images to pass through the model at once. Default: what is fastest."""
+
+    def open_engine(
+        self,
+        model: str | Path | Bundle,
+        *,
+        images: int,
+        merge: int | None = None,
+        precision: Precision | None = None,
+        classifier: bool = True,
+    ) -> InferenceModel:
+        """The model in the engine of these options, ready for this number of images. precision: if none was given."""
+        from vitreous.inference.engine_folder import is_engine
+        from vitreous.inference.opening import open_engine
+        from vitreous.weights.bundle import Bundle
+
+        exported = not isinstance(model, Bundle) and is_engine(Path(model))
+        if self.device not in ("auto", "cpu") and (exported or self.engine not in ("auto", "torch")):
+            which = f"{model} is computed" if exported else f"the engine {self.engine} computes"
+            raise UserError(f"device {self.device!r}: {which} on the processor; leave the device out.")
+        return open_engine(
+            model,
+            engine=self.engine,
+            precision=precision if self.precision is None and not exported else self.precision,
+            preprocess=self.preprocess,
+            merge=merge,
+            device=self.device,
+            images=images,
+            classifier=classifier,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,9 +34,10 @@ class PlotWeights(PreprocessOption, Verb["WeightPlots"]):
 
     def run(self) -> WeightPlots:
         """The plots, and the numbers behind them; of a model without attention, the filters of its first layer."""
+        from vitreous.data.opening import choose_split, open_images
         from vitreous.explain.weight_plots import MAX_IMAGES, check_plots, plot_weights
-        from vitreous.inference.needs import check_explanation_memory
-        from vitreous.inference.opening import choose_split, open_images, open_model
+        from vitreous.inference.memory_needs import check_explanation_memory
+        from vitreous.inference.opening import open_model
         from vitreous.model.vit import ViT
 
         if self.count is not None and self.data is None:

@@ -46,7 +46,7 @@ class Reconstruct(ModelAndImages, Verb["ImageResults[Reconstruction]"]):
 
     def run(self) -> ImageResults[Reconstruction]:
         """Reconstructions of the images, each computed and written when the iterator comes to it."""
-        from vitreous.inference.opening import list_images
+        from vitreous.data.opening import list_images
         from vitreous.model.network import require
         from vitreous.model.vit import ViT
         from vitreous.objectives.mae import load_autoencoder

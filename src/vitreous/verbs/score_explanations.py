@@ -44,9 +44,10 @@ class ScoreExplanations(PreprocessOption, SplitOption, Verb["ExplanationScores"]
 
     def run(self) -> ExplanationScores:
         """Score each method and three baselines."""
+        from vitreous.data.opening import choose_split, open_images
         from vitreous.explain.score_methods import score_methods
-        from vitreous.inference.needs import check_explanation_memory
-        from vitreous.inference.opening import choose_split, open_classifier, open_images
+        from vitreous.inference.memory_needs import check_explanation_memory
+        from vitreous.inference.opening import open_classifier
 
         bundle = open_classifier(self.model, self.preprocess)
         check_explanation_memory(bundle, "attention")

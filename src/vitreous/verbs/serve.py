@@ -65,10 +65,9 @@ class Serve(EngineOption, Verb[bool]):
             asyncio.get_running_loop()
             raise UserError("serve: an event loop runs here, as in a notebook; run `vitreous serve` in a terminal.")
         from vitreous.distributed.world import find_device
-        from vitreous.inference.choice import deploy
-        from vitreous.inference.folder import is_engine
-        from vitreous.inference.needs import check_inference_memory
-        from vitreous.inference.opening import open_model
+        from vitreous.inference.engine_folder import is_engine
+        from vitreous.inference.memory_needs import check_inference_memory
+        from vitreous.inference.opening import open_engine, open_model
         from vitreous.server.running import address_of, listen, run_server
         from vitreous.server.served import ModelToServe
 
@@ -90,7 +89,7 @@ class Serve(EngineOption, Verb[bool]):
 
         with listen(settings) as bound:  # before any engine is made: that an address is taken shows at once
             for model, bundle in zip(models, bundles, strict=True):
-                deployed = deploy(
+                deployed = open_engine(
                     bundle or model,
                     engine=self.engine,
                     precision=self.precision,

@@ -49,8 +49,9 @@ class Walkthrough(PreprocessOption, ModelAndImages, Verb["list[WrittenPage | Ima
     def run(self) -> list[WrittenPage | ImageError]:
         """Write a page for each image; of one that cannot be read, the error."""
         from vitreous.data.decode import ImageError
-        from vitreous.inference.needs import check_explanation_memory
-        from vitreous.inference.opening import list_images, open_model
+        from vitreous.data.opening import list_images
+        from vitreous.inference.memory_needs import check_explanation_memory
+        from vitreous.inference.opening import open_model
         from vitreous.model.network import has_stem, require
         from vitreous.model.vit import ViT
         from vitreous.storage.files import write_output

@@ -1,6 +1,6 @@
-"""What a model says of each image: one row per image, in a file from which anybody can compute their own figure.
+"""The prediction for each image: one row per image, in a file from which anybody can compute their own figure.
 
-CSV and JSON lines are written as the images are seen, Parquet in groups of rows: memory does not grow with them.
+CSV and JSON lines are written as predictions are made, Parquet in groups of rows: memory does not grow with them.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from vitreous.storage.files import new_file
 from vitreous.storage.overwrite import GENERATOR, check_file
 
 TOP = 5
-"""So many of the best answers are written, or all of fewer classes."""
-GROUP = 8192
+"""How many of the likeliest classes are written."""
+ROWS_PER_GROUP = 8192
 """Rows of a Parquet file that are kept until they are written together."""
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "'")
 """How a cell begins that a spreadsheet would compute or swallow, and the apostrophe that keeps it from doing so."""
 
 
-class ImageAnswer(NamedTuple):
-    """What a model says of one image, and what is true."""
+class ImagePrediction(NamedTuple):
+    """The prediction for one image, and its true labels."""
 
     path: str
     labels: tuple[str, ...]
@@ -37,43 +37,43 @@ class ImageAnswer(NamedTuple):
     right: bool
     """Whether the first of `top` is one of them."""
     probability: float
-    """What the model gives to its labels, all together."""
+    """Of its labels, all together."""
     top: tuple[tuple[str, float], ...]
-    """The best answers with their probabilities, the best first."""
+    """The likeliest classes with their probabilities, the likeliest first."""
 
 
-Write = Callable[[Sequence[ImageAnswer]], None]
+Write = Callable[[Sequence[ImagePrediction]], None]
 
 
-def read_answers(
-    scores: Tensor, accepted: Sequence[Sequence[int]], labels: Sequence[str], paths: Sequence[str]
-) -> list[ImageAnswer]:
-    """What scores (B, K) say of images; of equal scores the first is taken, as `score_classes` does.
+def image_predictions(
+    logits: Tensor, accepted: Sequence[Sequence[int]], labels: Sequence[str], paths: Sequence[str]
+) -> list[ImagePrediction]:
+    """The predictions of logits (B, K); of equal logits the first is taken, as `score_classes` does.
 
     accepted: (B,) which classes count as right; labels: (K,) their names; paths: (B,) the images' names.
     """
-    chance = scores.double().softmax(dim=1)
-    best = chance.argsort(dim=1, descending=True, stable=True)[:, :TOP]
+    probabilities = logits.double().softmax(dim=1)
+    best = probabilities.argsort(dim=1, descending=True, stable=True)[:, :TOP]
     found = []
-    for row, truth, path, first in zip(chance, accepted, paths, best.tolist(), strict=True):
+    for row, truth, path, first in zip(probabilities, accepted, paths, best.tolist(), strict=True):
         top = tuple((labels[k], float(row[k])) for k in first)
         own = float(row[list(truth)].sum())
-        found.append(ImageAnswer(path, tuple(labels[k] for k in truth), first[0] in truth, own, top))
+        found.append(ImagePrediction(path, tuple(labels[k] for k in truth), first[0] in truth, own, top))
     return found
 
 
-def check_answer_file(path: str | Path) -> Path:
-    """The file to write answers to; refused before anything is measured if it could not be written afterwards."""
+def check_prediction_file(path: str | Path) -> Path:
+    """The file to write predictions to; refused before anything is measured if it could not be written afterwards."""
     path = check_file(path)
     if path.suffix.lower() not in FORMATS:
-        raise UserError(f"{path}: answers go to a file that ends in {', '.join(FORMATS)}; give it one of these names.")
+        raise UserError(f"{path}: predictions go to a file that ends in {', '.join(FORMATS)}; give it such a name.")
     if path.suffix.lower() == ".parquet":
         _pyarrow(path)
     return path
 
 
 @contextmanager
-def answer_file(path: Path, classes: int, *, several: bool = False) -> Iterator[Write]:
+def prediction_file(path: Path, classes: int, *, several: bool = False) -> Iterator[Write]:
     """A function that takes rows; when the block ends well, the file is whole and in its place.
 
     classes: K of the model. several: images may have more than one label, so the file has a list of them.
@@ -88,9 +88,9 @@ class Format(Protocol):
     """One kind of file."""
 
     def __init__(self, file: BinaryIO, top: int, several: bool) -> None:
-        """top: how many best answers each row has."""
+        """top: how many classes each row has."""
 
-    def write(self, rows: Sequence[ImageAnswer]) -> None:
+    def write(self, rows: Sequence[ImagePrediction]) -> None:
         """Take in some more rows."""
 
     def close(self) -> None:
@@ -109,11 +109,11 @@ class CsvFormat:
         best = [name for k in range(1, top + 1) for name in (f"top{k}", f"probability{k}")]
         self._line(["path", "labels" if several else "label", "right", "probability", *best])
 
-    def write(self, rows: Sequence[ImageAnswer]) -> None:
+    def write(self, rows: Sequence[ImagePrediction]) -> None:
         """A line for each."""
         for row in rows:
             label = json.dumps([as_text(name) for name in row.labels]) if self._several else row.labels[0]
-            best = [cell for name, share in row.top for cell in (_cell(name), repr(share))]
+            best = [cell for name, probability in row.top for cell in (_cell(name), repr(probability))]
             right = "true" if row.right else "false"
             self._line([_cell(row.path), _cell(label), right, repr(row.probability), *best])
 
@@ -137,7 +137,7 @@ class JsonLinesFormat:
     def __init__(self, file: BinaryIO, top: int, several: bool) -> None:
         self._file, self._several = file, several
 
-    def write(self, rows: Sequence[ImageAnswer]) -> None:
+    def write(self, rows: Sequence[ImagePrediction]) -> None:
         """A line for each."""
         for row in rows:
             self._file.write(json.dumps(_fields(row, self._several), allow_nan=False).encode() + b"\n")
@@ -150,7 +150,7 @@ class ParquetFormat:
     """The fields of the JSON lines as columns; `top` is a list of structures."""
 
     def __init__(self, file: BinaryIO, top: int, several: bool) -> None:
-        pa, parquet = _pyarrow(Path(getattr(file, "name", "answers.parquet")))
+        pa, parquet = _pyarrow(Path(getattr(file, "name", "predictions.parquet")))
         best = pa.list_(pa.struct([("label", pa.string()), ("probability", pa.float64())]))
         label = ("labels", pa.list_(pa.string())) if several else ("label", pa.string())
         columns = [("path", pa.string()), label, ("right", pa.bool_()), ("probability", pa.float64()), ("top", best)]
@@ -159,10 +159,10 @@ class ParquetFormat:
         self._writer = parquet.ParquetWriter(file, self._schema)
         self._rows: list[dict[str, Any]] = []
 
-    def write(self, rows: Sequence[ImageAnswer]) -> None:
+    def write(self, rows: Sequence[ImagePrediction]) -> None:
         """Keep them until there are enough for a group of rows."""
         self._rows += [_fields(row, self._several) for row in rows]
-        if len(self._rows) >= GROUP:
+        if len(self._rows) >= ROWS_PER_GROUP:
             self._write_group()
 
     def close(self) -> None:
@@ -176,14 +176,14 @@ class ParquetFormat:
         self._rows = []
 
 
-def _fields(row: ImageAnswer, several: bool) -> dict[str, Any]:
+def _fields(row: ImagePrediction, several: bool) -> dict[str, Any]:
     names = [as_text(name) for name in row.labels]
     return {
         "path": as_text(row.path),
         **({"labels": names} if several else {"label": names[0]}),
         "right": row.right,
         "probability": row.probability,
-        "top": [{"label": as_text(name), "probability": share} for name, share in row.top],
+        "top": [{"label": as_text(name), "probability": probability} for name, probability in row.top],
     }
 
 

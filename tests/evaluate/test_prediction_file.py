@@ -1,4 +1,4 @@
-"""The answers to single images: figures computed from the file alone are those that were printed."""
+"""The predictions for single images: figures computed from the file alone are those that were printed."""
 
 import csv
 import json
@@ -13,11 +13,12 @@ import torch
 
 from support.colours import make_bundle, make_images
 from vitreous import UserError
-from vitreous.evaluate.answer_file import ImageAnswer, answer_file, check_answer_file, read_answers
-from vitreous.jobs.evaluate import evaluate
+from vitreous.callbacks import Callbacks
+from vitreous.evaluate.prediction_file import ImagePrediction, check_prediction_file, image_predictions, prediction_file
+from vitreous.verbs.evaluate import evaluate
 from vitreous.weights.bundle import load_bundle, save_bundle
 
-ROW = ImageAnswer("a.png", ("cat",), True, 0.75, (("cat", 0.75), ("dog", 0.25)))
+ROW = ImagePrediction("a.png", ("cat",), True, 0.75, (("cat", 0.75), ("dog", 0.25)))
 
 
 @pytest.fixture(scope="module")
@@ -52,11 +53,11 @@ def from_jsonl(path):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "read"), [("answers.csv", from_csv), ("answers.jsonl", from_jsonl)])
+@pytest.mark.parametrize(("name", "read"), [("predictions.csv", from_csv), ("predictions.jsonl", from_jsonl)])
 def test_the_printed_figures_follow_from_the_file(unsure, tmp_path, name, read):
     data = make_images(tmp_path / "p", count=30)
-    found = evaluate(unsure, data, answers=tmp_path / name, batch_size=7)
-    assert found.answers == str(tmp_path / name)
+    found = evaluate(unsure, data, predictions=tmp_path / name, batch_size=7)
+    assert found.predictions == str(tmp_path / name)
     rows, result = read(tmp_path / name), found.result
     assert len(rows) == result.n == 90
     assert [path for path, *_ in rows] == sorted(map(str, data.glob("*/*.png")))
@@ -80,7 +81,7 @@ def test_the_best_answers_against_numpy():
     scores = torch.randn(4, 9, generator=torch.Generator().manual_seed(0))
     scores[3] = 0  # equal scores: the first
     labels, paths = [f"class {k}" for k in range(9)], list("abcd")
-    found = read_answers(scores, [[0], [3], [1, 4], [8]], labels, paths)
+    found = image_predictions(scores, [[0], [3], [1, 4], [8]], labels, paths)
     chance = np.exp(scores.double().numpy())
     chance /= chance.sum(axis=1, keepdims=True)
     for row, own in zip(found, chance, strict=True):
@@ -98,7 +99,7 @@ def test_names_of_any_bytes_and_formulas_in_cells(tmp_path):
         ROW._replace(path='@home,\n"x".png', labels=("'quoted",), right=False),
     ]
     for name in ("a.csv", "a.jsonl"):
-        with answer_file(tmp_path / name, 2) as write:
+        with prediction_file(tmp_path / name, 2) as write:
             write(rows)
     raw = (tmp_path / "a.csv").read_bytes()
     assert raw.splitlines()[1] == b"caf\\xe9.png,'=1+1,false,0.75,cat,0.75,dog,0.25"
@@ -115,7 +116,7 @@ def test_names_of_any_bytes_and_formulas_in_cells(tmp_path):
 def test_several_labels_are_a_list(tmp_path):
     row = ROW._replace(labels=("cat", "-dog"), probability=1.0)
     for name in ("a.csv", "a.jsonl"):
-        with answer_file(tmp_path / name, 2, several=True) as write:
+        with prediction_file(tmp_path / name, 2, several=True) as write:
             write([row])
     assert json.loads(read_csv(tmp_path / "a.csv")[0]["labels"]) == ["cat", "-dog"]
     assert json.loads((tmp_path / "a.jsonl").read_text())["labels"] == ["cat", "-dog"]
@@ -124,42 +125,42 @@ def test_several_labels_are_a_list(tmp_path):
 @pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])
 def test_only_files_of_ours_are_replaced(unsure, tmp_path, name):
     data, place = make_images(tmp_path / "p"), tmp_path / name
-    evaluate(unsure, data, answers=place)
+    evaluate(unsure, data, predictions=place)
     before = place.read_bytes()
-    evaluate(unsure, data, answers=place)
+    evaluate(unsure, data, predictions=place)
     assert place.read_bytes() == before
     place.write_text("path,label,my,own\n" if name == "a.csv" else '{"path": "a", "label": "b"}\n')
     with pytest.raises(UserError, match=name):
-        evaluate(unsure, data, answers=place)
+        evaluate(unsure, data, predictions=place)
 
 
 def test_nothing_is_left_where_the_measurement_fails(unsure, tmp_path):
     data, place = make_images(tmp_path / "p"), tmp_path / "out" / "a.csv"
-    evaluate(unsure, data, answers=place)
+    evaluate(unsure, data, predictions=place)
     before = place.read_bytes()
 
-    def stop(done, total):
+    def stop(what, done, total):
         raise RuntimeError("enough")
 
     with pytest.raises(RuntimeError, match="enough"):
-        evaluate(unsure, data, answers=place, batch_size=4, progress=stop)
+        evaluate(unsure, data, predictions=place, batch_size=4, callbacks=Callbacks(progress=stop))
     assert [path.name for path in place.parent.iterdir()] == ["a.csv"]
     assert place.read_bytes() == before
 
 
 def test_what_cannot_be_written_is_said_before_anything_is_measured(tmp_path, monkeypatch):
     with pytest.raises(UserError, match=r"answers\.txt.*\.csv.*\.jsonl.*\.parquet"):
-        check_answer_file(tmp_path / "answers.txt")
+        check_prediction_file(tmp_path / "answers.txt")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(UserError, match=r"a\.parquet.*pyarrow"):
-        check_answer_file(tmp_path / "a.parquet")
+        check_prediction_file(tmp_path / "a.parquet")
 
 
 def test_classes_of_one_name_are_told_apart(unsure, tmp_path):
     place = save_bundle(tmp_path / "b", unsure.model, unsure.preprocess, ("crane", "green", "crane"))
     make_images(tmp_path / "p", colours=("green", "red"))
     (tmp_path / "p" / "red").rename(tmp_path / "p" / "crane")
-    evaluate(place, tmp_path / "p", answers=tmp_path / "a.jsonl")
+    evaluate(place, tmp_path / "p", predictions=tmp_path / "a.jsonl")
     named = {top for row in from_jsonl(tmp_path / "a.jsonl") for top, _ in row[4]}
     assert named == {"crane (0)", "green", "crane (2)"}
 
@@ -170,7 +171,7 @@ def test_parquet(unsure, tmp_path):
 
     data, place = make_images(tmp_path / "p"), tmp_path / "a.parquet"
     for _ in range(2):  # the second one replaces a file of ours
-        evaluate(unsure, data, answers=place, batch_size=5)
-    evaluate(unsure, data, answers=tmp_path / "a.jsonl", batch_size=5)
+        evaluate(unsure, data, predictions=place, batch_size=5)
+    evaluate(unsure, data, predictions=tmp_path / "a.jsonl", batch_size=5)
     lines = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
     assert pyarrow.parquet.read_table(place).to_pylist() == lines

@@ -1,7 +1,7 @@
 """Parts of a large prediction done by a Ray cluster: each of its workers opens the model once and writes its parts.
 
-Ray Data hands out parts, not images: it starts as many workers as there is room for, more when machines join, and has
-a part of a worker that died done by another. What must outlive all of that is in the parts' own files.
+Ray Data hands out parts, not images: it starts as many workers as there is room for, more when machines join, and
+repeats the part of a worker that died. What must outlive all of that is in the parts' own files.
 """
 
 from __future__ import annotations
@@ -22,18 +22,16 @@ from typing import Any
 
 import torch
 
-from vitreous.config.engine import EngineName
 from vitreous.config.fields import from_fields
 from vitreous.data.pipeline import usable_cores
 from vitreous.data.source import Source
 from vitreous.errors import MachineError, UserError
-from vitreous.inference.prediction.parts import ModelRequest, PartFolder, PartRecord, PartWorker
-from vitreous.inference.prediction.plan import cut_out
+from vitreous.inference.parts import ModelRequest, PartFolder, PartRecord, PartWorker
 from vitreous.inputs import reason
 from vitreous.interrupt import SIGNALS
 
-OBJECT_STORE = 512 * 2**20
-"""Bytes of memory that the workers of one machine share: little passes through, for they write files."""
+OBJECT_STORE_BYTES = 512 * 2**20
+"""Of memory that the workers of one machine share: little passes through, for they write files."""
 CONNECT_SECONDS = 5.0
 
 
@@ -51,14 +49,8 @@ class Cluster:
 
     processors: int
     gpus: int
-    beside_gpu: int = 1
-    """Processors for each GPU, on the machine where there are fewest."""
-
-    def worker_resources(self, engine: EngineName) -> dict[str, int]:
-        """What each worker gets: a GPU with its share of the processors, or one processor."""
-        if self.gpus and engine == "torch":
-            return {"num_gpus": 1, "num_cpus": self.beside_gpu}
-        return {"num_cpus": 1}
+    processors_per_gpu: int = 1
+    """On the machine with the fewest."""
 
     def do(
         self,
@@ -68,14 +60,15 @@ class Cluster:
         missing: Sequence[int],
         batch_size: int | None,
     ) -> Iterator[PartRecord]:
-        """Have the missing parts of the images in `sources` done, and give the record of each as soon as it is."""
+        """Have the missing parts done, and give the record of each as soon as it is. sources: all images."""
         import ray.data
         from ray.exceptions import RayError
 
         if not missing:
             return
-        resources = self.worker_resources(folder.plan.engine)
-        at_once = self.gpus if "num_gpus" in resources else self.processors
+        on_gpu = self.gpus and folder.plan.engine == "torch" and request.device != "cpu"
+        resources = {"num_gpus": 1, "num_cpus": self.processors_per_gpu} if on_gpu else {"num_cpus": 1}
+        workers = self.gpus if on_gpu else self.processors
         listing = ray.put(list(sources))  # once per machine, and workers share its arrays
         parts = ray.data.from_items(
             [{"part": part} for part in missing],
@@ -85,12 +78,12 @@ class Cluster:
         done = parts.map(
             ClusterWorker,
             fn_constructor_args=(folder, request, [listing], batch_size, resources["num_cpus"]),
-            compute=ray.data.ActorPoolStrategy(min_size=min(at_once, len(missing)) or 1, max_size=len(missing)),
+            compute=ray.data.ActorPoolStrategy(min_size=min(workers, len(missing)) or 1, max_size=len(missing)),
             **resources,
         )
         try:
             for row in done.iter_rows():
-                yield _read_answer(row)
+                yield _read_reply(row)
         except RayError as error:
             why = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise MachineError(
@@ -99,20 +92,20 @@ class Cluster:
 
 
 Row = dict[str, Any]
-"""What passes between Ray and a worker: the number of a "part"; back comes its "record" as JSON, or a sentence: whose
-"mistake" it is that there is none, or what "trouble" of the machine's."""
+"""What passes between Ray and a worker: the number of a "part"; back comes its "record" as JSON, or the sentence of a
+"user_error" or "machine_error"."""
 
 
-def _read_answer(row: Row) -> PartRecord:
-    if row.get("mistake"):
-        raise UserError(row["mistake"])
-    if row.get("trouble"):
-        raise MachineError(row["trouble"])
-    return from_fields(PartRecord, json.loads(row["record"]), "a worker's answer")
+def _read_reply(row: Row) -> PartRecord:
+    if row.get("user_error"):
+        raise UserError(row["user_error"])
+    if row.get("machine_error"):
+        raise MachineError(row["machine_error"])
+    return from_fields(PartRecord, json.loads(row["record"]), "a worker's reply")
 
 
 class ClusterWorker:
-    """One process of the cluster. What it cannot do it says, for Ray would try again what it raises."""
+    """One process of the cluster. It returns its errors, for Ray would try again what it raises."""
 
     def __init__(
         self, folder: PartFolder, request: ModelRequest, listing: list[Any], batch_size: int | None, threads: int
@@ -125,12 +118,14 @@ class ClusterWorker:
         """Do a part, unless another process has done it meanwhile."""
         part = int(row["part"])
         try:
-            images = cut_out(self.sources, self.folder.plan.range_of(part))
+            images = self.folder.plan.images_of(part, self.sources)
             record = self.folder.finished(part, images) or self.worker.do(part, images)
         except UserError as error:
-            return {"mistake": str(error)}
+            return {"user_error": str(error)}
         except MachineError as error:
-            return {"trouble": str(error)}
+            return {"machine_error": str(error)}
+        except MemoryError as error:
+            return {"machine_error": f"ray: a worker has too little memory ({error}); give a smaller batch_size."}
         return {"record": json.dumps(asdict(record))}
 
     @cached_property
@@ -170,13 +165,13 @@ def open_cluster(address: str | None) -> Iterator[Cluster]:
             signal.signal(number, handler)
         logging.getLogger("ray.data").setLevel(logging.CRITICAL)
         found = ray.cluster_resources()
-        yield Cluster(int(found.get("CPU", 0)), int(found.get("GPU", 0)), fewest_beside_gpu(ray.nodes()))
+        yield Cluster(int(found.get("CPU", 0)), int(found.get("GPU", 0)), min_processors_per_gpu(ray.nodes()))
     finally:
         if ours:
             ray.shutdown()
 
 
-def fewest_beside_gpu(nodes: Sequence[Mapping[str, Any]]) -> int:
+def min_processors_per_gpu(nodes: Sequence[Mapping[str, Any]]) -> int:
     """The processors for each GPU on that of Ray's machines that has fewest, at least one.
 
     The mean over all machines is more than some of them have, and a worker that asks for it would wait for ever there.
@@ -205,7 +200,7 @@ def _connect(address: str | None) -> None:
     quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     named = address or os.environ.get("RAY_ADDRESS")
     if named:
-        _check_answers(named)
+        _check_reachable(named)
     try:
         ray.init(address=address or "auto", **quiet)
     except (ConnectionError, ValueError, RuntimeError) as error:
@@ -216,12 +211,12 @@ def _connect(address: str | None) -> None:
             address="local",
             num_cpus=usable_cores(),
             include_dashboard=False,
-            object_store_memory=OBJECT_STORE,
+            object_store_memory=OBJECT_STORE_BYTES,
             **quiet,
         )
 
 
-def _check_answers(address: str) -> None:
+def _check_reachable(address: str) -> None:
     """Refuse an address where nobody listens, for which Ray would wait for minutes."""
     found = re.fullmatch(r"(?:ray://)?\[?([^\[\]/]+?)\]?:(\d{1,5})", address)
     if found is None:

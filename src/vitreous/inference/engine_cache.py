@@ -1,4 +1,4 @@
-"""Converted forms of a model that are kept on this machine, and how fast each is.
+"""Converted forms of a model that are cached on this machine, and how fast each is.
 
 They are in the cache, in a folder named after a digest of the model.
 """
@@ -17,11 +17,11 @@ from weakref import WeakKeyDictionary
 from vitreous.config.engine import EngineName, Precision
 from vitreous.config.fields import from_fields
 from vitreous.errors import MachineError, UserError
-from vitreous.inference.conversion import Converted, engine_card
-from vitreous.inference.engine import Deployed, Engine
-from vitreous.inference.folder import About, is_engine, load_engine, save_engine
+from vitreous.inference.conversion import ConvertedModel
+from vitreous.inference.engine import Engine, InferenceModel
+from vitreous.inference.engine_folder import EngineMetadata, is_engine, load_engine, save_engine
 from vitreous.inference.runtime import RUNTIMES
-from vitreous.inference.speed import describe_machine, describe_software, measure_speeds
+from vitreous.inference.speed import describe_machine, describe_processor, describe_software, measure_speeds
 from vitreous.inputs import read_json
 from vitreous.model.network import Network
 from vitreous.storage.cache import cache_path, evict, mark_used, not_cached
@@ -34,7 +34,7 @@ log = logging.getLogger("vitreous")
 
 
 class Variant(NamedTuple):
-    """One way to compute a model."""
+    """One form of a model."""
 
     engine: EngineName
     precision: Precision
@@ -47,33 +47,33 @@ TORCH = Variant("torch", "fp32")
 CONVERTED = tuple(
     Variant(cast("EngineName", name), precision)
     for name, runtime in RUNTIMES.items()
-    for precision in (("fp32", "int8") if runtime.quantise else ("fp32",))
+    for precision in (("fp32", "int8") if runtime.quantize else ("fp32",))
 )
 """All that a model can be converted to."""
 
 
 @dataclass(frozen=True)
 class Speeds:
-    """As they are kept: of each machine, images a second of each variant."""
+    """As they are stored: of each machine, images per second of each variant."""
 
     machines: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
-_opened: WeakKeyDictionary[Network, dict[Path, tuple[Deployed, About]]] = WeakKeyDictionary()
-"""What was opened for a network, by its place: whoever keeps a model need not open and compile its engine again."""
+_opened: WeakKeyDictionary[Network, dict[Path, tuple[InferenceModel, EngineMetadata]]] = WeakKeyDictionary()
+"""What was opened for a network, by its folder: whoever keeps a model need not open and compile its engine again."""
 
 
-class PreparedEngines:
+class EngineCache:
     """The converted forms of one model."""
 
     def __init__(self, bundle: Bundle) -> None:
         self.bundle = bundle
         self.folder = cache_path("engines", bundle_digest(bundle))
 
-    def get(self, variant: Variant) -> tuple[Deployed, About] | None:
-        """What was kept of this kind; None if there is none, its runtime is not installed, or it is damaged.
+    def get(self, variant: Variant) -> tuple[InferenceModel, EngineMetadata] | None:
+        """The cached form; None if there is none, its runtime is not installed, or it is damaged.
 
-        What other versions of the software made counts as none, as does int8 that was judged on another machine.
+        What other versions of the software made counts as none, as does int8 that was verified on another processor.
         """
         place = self.folder / str(variant)
         if variant not in CONVERTED or not RUNTIMES[variant.engine].installed or not is_engine(place):
@@ -81,46 +81,46 @@ class PreparedEngines:
         opened = _opened.setdefault(self.bundle.model, {})
         if place not in opened:
             try:
-                deployed, about = load_engine(place)
+                model, metadata = load_engine(place)
             except (UserError, OSError) as error:  # damaged, or just being removed by another process
                 log.info(f"{str(error).rstrip('.')}; it counts as not there.")
                 return None
-            # It is the person's model that answers; where its converted form is kept concerns nobody.
-            opened[place] = replace(deployed, path=self.bundle.path), about
-        deployed, about = opened[place]
-        if about.versions != describe_software():
+            # Messages name the person's model, not where its converted form is cached.
+            opened[place] = replace(model, path=self.bundle.path), metadata
+        model, metadata = opened[place]
+        if metadata.versions != describe_software():
             return None
-        if about.precision == "int8" and about.machine != describe_machine():
+        if metadata.precision == "int8" and metadata.processor != describe_processor():
             return None  # other processors add up bytes otherwise
         mark_used(self.folder)
-        return deployed, about
+        return model, metadata
 
     def is_open(self, variant: Variant) -> bool:
-        """Whether this process has opened it for this very network, so that it answers at once."""
+        """Whether this process has opened it for this very network, so that it computes at once."""
         return self.folder / str(variant) in _opened.get(self.bundle.model, {})
 
-    def put(self, converted: Converted) -> Deployed:
-        """Keep a converted model, where that is possible, and open it. Speeds must be measured again."""
-        about = converted.about
-        variant = Variant(about.runtime, about.precision)
+    def put(self, converted: ConvertedModel) -> InferenceModel:
+        """Cache a converted model, if that is possible, and open it. Speeds must be measured again."""
+        metadata = converted.metadata
+        variant = Variant(metadata.runtime, metadata.precision)
         place = self.folder / str(variant)
         try:
             remove_folder(place)  # a damaged one, or of other versions
-            save_engine(place, converted.model, about, engine_card(self.bundle, about))
+            save_engine(place, converted.model, metadata)
         except (UserError, MachineError, OSError) as error:
             log.info(not_cached("the converted model", error))
         else:
             _opened.get(self.bundle.model, {}).pop(place, None)
             evict(keep=self.folder)
-        kept = self.get(variant)
-        if kept is not None:
-            return kept[0]
-        identity = f"{about.source}-{variant}"
-        return Deployed(converted.engine, self.bundle.model.config, about.labels, self.bundle.path, identity)
+        cached = self.get(variant)
+        if cached is not None:
+            return cached[0]
+        identity = f"{metadata.source}-{variant}"
+        return InferenceModel(converted.engine, self.bundle.model.config, metadata.labels, self.bundle.path, identity)
 
     @property
     def speeds(self) -> dict[Variant, float]:
-        """Images a second of each variant, as far as they were measured on a machine like this one."""
+        """Images per second of each variant, as far as they were measured on a machine like this one."""
         known = self._all_speeds().machines.get(describe_machine(), {})
         return {variant: known[str(variant)] for variant in (TORCH, *CONVERTED) if str(variant) in known}
 
@@ -132,7 +132,7 @@ class PreparedEngines:
             return Speeds()
 
     def measure(self, plain: Engine) -> dict[Variant, float]:
-        """Measure all that are kept beside PyTorch, in turns, and remember it."""
+        """Measure all that are cached beside PyTorch, in turns, and store the speeds."""
         engines = {TORCH: plain}
         for variant in CONVERTED:
             if (found := self.get(variant)) is not None:
@@ -142,7 +142,7 @@ class PreparedEngines:
         return speeds
 
     def remember(self, speeds: Mapping[Variant, float]) -> None:
-        """Keep speeds that were measured on this machine; they replace all earlier ones of it."""
+        """Store speeds that were measured on this machine; they replace all earlier ones of it."""
         known = self._all_speeds().machines
         known[describe_machine()] = {str(variant): speed for variant, speed in speeds.items()}
         with suppress(UserError, MachineError):  # a cache that cannot be written is none

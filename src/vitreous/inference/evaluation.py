@@ -1,0 +1,257 @@
+"""How well a classifier does on images with known labels."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import closing, nullcontext
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+from torch import Tensor
+
+from vitreous.data.batch import Batch
+from vitreous.data.datasets.place import data_root
+from vitreous.data.loader import Loader, choose_workers
+from vitreous.data.source import Source
+from vitreous.data.unreadable import readable_names
+from vitreous.errors import UserError
+from vitreous.evaluate.classify import ClassificationResult, distinct_labels, score_classes
+from vitreous.evaluate.features import compute_features
+from vitreous.evaluate.label_sets import LabelSetResult, read_label_sets, score_label_sets
+from vitreous.evaluate.prediction_file import Write, image_predictions, prediction_file
+from vitreous.inference.engine import InferenceModel
+from vitreous.inference.matching import LabelSpace, MatchedSource, check_imagenet, match_classes, match_names
+from vitreous.inference.memory_needs import check_inference_memory
+
+REAL = "real"
+"""What a person calls ImageNet's ReaL labels."""
+REAL_FILE = Path("imagenet-real") / "real.json"
+
+Progress = Callable[[int, int], None]
+"""Called with images done and images in all."""
+
+
+class Result(Protocol):
+    """What was measured."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As dicts, lists, texts and numbers."""
+
+
+R = TypeVar("R", bound=Result)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement(Generic[R]):
+    """A result, and what it was measured on."""
+
+    split: str
+    """train, val, test, or all if the data have one split only."""
+    result: R
+    unreadable: dict[str, str]
+    """Images that were left out: path to reason."""
+    seconds: float
+    engine: str
+    """What computed the predictions, and in which precision."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields, with those of the result among them."""
+        values = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in ("split", "result")}
+        return {"split": self.split, **self.result.to_json(), **values, "seconds": round(self.seconds, 3)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation(Measurement[ClassificationResult]):
+    """How well a classifier does where each image has one label."""
+
+    label_space: LabelSpace = "all"
+    """Whether the prediction was the likeliest of all of the model's classes, or of those that the data have."""
+    remarks: tuple[str, ...] = ()
+    """How classes were matched, and among which the prediction was chosen, unless it is the obvious."""
+    predictions: str | None = None
+    """The file with the prediction for each image, if one was asked for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelSetEvaluation(Measurement[LabelSetResult]):
+    """How well a classifier does where images have several labels, each of which counts as right."""
+
+    labels: str
+    """The file that has the labels."""
+    without: int
+    """Images that were left out, because the file has no label for them."""
+    predictions: str | None = None
+
+
+class ClassifierOutput(NamedTuple):
+    """The outputs of a classifier for many images."""
+
+    logits: Tensor
+    """(n, K)."""
+    targets: Tensor
+    """(n,) the labels of the source."""
+    unreadable: dict[str, str]
+    """Images that were left out: path to reason."""
+
+
+def evaluate_classifier(
+    model: InferenceModel,
+    split: str,
+    source: Source,
+    *,
+    label_space: LabelSpace | None = None,
+    predictions: Path | None = None,
+    batch_size: int | None = None,
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> Evaluation:
+    """How well the model does on one split of the data, whose classes are matched to the model's labels by name.
+
+    The classes of data for ImageNet's classifiers may also be called by WordNet ids or class numbers.
+    predictions: a .csv, .jsonl or .parquet file for the prediction of each image.
+    """
+    matched = match_classes(source, model.labels, label_space)
+    start = time.perf_counter()
+    with prediction_file(predictions, len(matched.labels)) if predictions else nullcontext() as write:
+        result, unreadable = measure_classifier(
+            model, matched, batch_size=batch_size, workers=workers, progress=progress, write=write
+        )
+    return Evaluation(
+        split=split,
+        result=result,
+        unreadable=unreadable,
+        seconds=time.perf_counter() - start,
+        engine=model.computed_by,
+        label_space=matched.label_space,
+        remarks=matched.remarks,
+        predictions=None if predictions is None else str(predictions),
+    )
+
+
+def evaluate_label_sets(
+    model: InferenceModel,
+    split: str,
+    source: Source,
+    labels: Path,
+    *,
+    predictions: Path | None = None,
+    batch_size: int | None = None,
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> LabelSetEvaluation:
+    """How well the model does where an image may have several labels, each of which counts as right.
+
+    labels: a JSON file: a list with a list of labels for each of ImageNet's validation images, found by the number in
+        their names, for which the model's classes must be ImageNet's; or an object from file name to list, for any
+        model. Images without a label are left out; the labels of the source are ignored.
+    """
+    sets = read_label_sets(labels, model.labels)
+    if sets.numbered is not None:
+        check_imagenet(model.labels, labels)
+    found = [sets.of(source.name(index)) or () for index in range(len(source))]
+    kept = [index for index, accepted in enumerate(found) if accepted]
+    if not kept:
+        raise UserError(f"{labels}: has labels for none of the {len(source):,} images; check that they belong.")
+    accepted, names = [found[index] for index in kept], distinct_labels(model.labels)
+    # Each image's label is its number, by which its labels are found again when some cannot be read.
+    numbered = source.subset(kept).with_labels(np.arange(len(kept), dtype=np.int64), model.labels)
+
+    start = time.perf_counter()
+    with prediction_file(predictions, len(model.labels), several=True) if predictions else nullcontext() as write:
+
+        def told(batch: Batch, logits: Tensor) -> None:
+            if write is not None:
+                index = batch.index.tolist()
+                write(image_predictions(logits, [accepted[i] for i in index], names, [numbered.name(i) for i in index]))
+
+        output = compute_logits(
+            model,
+            MatchedSource(numbered, model.labels),
+            batch_size=batch_size,
+            workers=workers,
+            progress=progress,
+            told=told,
+        )
+    return LabelSetEvaluation(
+        split=split,
+        result=score_label_sets(output.logits, [accepted[index] for index in output.targets.tolist()]),
+        unreadable=output.unreadable,
+        seconds=time.perf_counter() - start,
+        engine=model.computed_by,
+        labels=str(labels),
+        without=len(source) - len(kept),
+        predictions=None if predictions is None else str(predictions),
+    )
+
+
+def find_labels(labels: str | Path) -> Path:
+    """The file of labels that a person named; "real" is where `vitreous data get imagenet-real` puts ReaL's."""
+    if str(labels) != REAL:
+        return Path(labels)
+    place = data_root() / REAL_FILE
+    if not place.is_file():
+        raise UserError(
+            f"labels='{REAL}': ImageNet's ReaL labels are not at {place}; run `vitreous data get imagenet-real`, set "
+            "VITREOUS_DATA to the folder that has them, or give the path of real.json."
+        )
+    return place
+
+
+def measure_classifier(
+    model: InferenceModel,
+    source: Source | MatchedSource,
+    *,
+    batch_size: int | None = None,
+    workers: int | None = None,
+    progress: Progress | None = None,
+    write: Write | None = None,
+) -> tuple[ClassificationResult, dict[str, str]]:
+    """The result, and images that were left out: path to reason.
+
+    batch_size: if None, the fastest.
+    source: images whose classes are matched to the labels by name, or have been matched otherwise.
+    write: called with the predictions of each batch.
+    """
+    matched = source if isinstance(source, MatchedSource) else match_names(source, model.labels)
+    names = distinct_labels(matched.labels)
+
+    def told(batch: Batch, logits: Tensor) -> None:
+        if write is not None:
+            paths = [matched.source.name(index) for index in batch.index.tolist()]
+            write(image_predictions(logits, [[label] for label in batch.targets.tolist()], names, paths))
+
+    output = compute_logits(model, matched, batch_size=batch_size, workers=workers, progress=progress, told=told)
+    seen = readable_names(matched.source, output.unreadable)
+    return score_classes(output.logits, output.targets, matched.labels, names=seen), output.unreadable
+
+
+def compute_logits(
+    model: InferenceModel,
+    matched: MatchedSource,
+    *,
+    batch_size: int | None = None,
+    workers: int | None = None,
+    progress: Progress | None = None,
+    told: Callable[[Batch, Tensor], None] | None = None,
+) -> ClassifierOutput:
+    """The classifier's outputs for all images; `told` gets those of each batch."""
+    source, engine = matched.source, model.engine
+    batch = min(batch_size or engine.batch_size, len(source))
+    check_inference_memory(model.config, engine.preprocess, batch)
+    loader = Loader(
+        source,
+        engine.preprocess,
+        batch_size=batch,
+        workers=choose_workers(workers, len(source)),
+        cache_bytes=0,
+        normalised=False,
+    )
+    done = None if progress is None else lambda count: progress(count, len(source))
+    with closing(loader):
+        logits, targets = compute_features(
+            lambda images: matched.select(engine.logits(images)), loader.batches(), len(source), done, told
+        )
+    return ClassifierOutput(logits, targets, dict(loader.unreadable))

@@ -1,0 +1,143 @@
+"""How a large prediction is divided into parts, and what all processes that work on it must agree on.
+
+The images have a fixed order, and each part is a number of them in a row. So any number of processes, one after the
+other or at once, can do whichever parts are missing.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Literal
+
+from vitreous.arguments import Count
+from vitreous.config.data import Preprocess
+from vitreous.config.engine import EngineName, Precision
+from vitreous.config.fields import from_fields
+from vitreous.data.source import Source
+from vitreous.errors import UserError
+from vitreous.inputs import parse_json, read_text
+from vitreous.storage.files import create_file
+from vitreous.storage.overwrite import GENERATOR, output_folder
+
+Format = Literal["parquet", "jsonl"]
+
+TRIES, PAUSE_SECONDS = 20, 0.1
+"""How often, and at which interval, a plan that is not whole yet is read again."""
+NOTES = "_vitreous"
+"""The folder of plan and records within that of the files. Readers of a whole folder of Parquet files skip names with
+an underscore."""
+PLAN = "plan.json"
+MIN_PART_IMAGES, MAX_PART_IMAGES = 64, 4096
+"""Few enough that little is lost with a process, and many enough that there are not too many files."""
+PREFERRED_PARTS = 256
+"""While they are neither too small nor too large: enough for many workers."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the predictions in one folder follow from, and how they are divided."""
+
+    model: str
+    """A digest of its weights, its preprocessing and its labels."""
+    preprocess: Preprocess
+    engine: EngineName
+    precision: Precision
+    merge: int | None
+    top: Count
+    embed: bool
+    format: Format
+    images: Count
+    names: str
+    """A digest of the names of all images, in their order."""
+    part_size: Count
+    generator: str = GENERATOR
+
+    @property
+    def parts(self) -> int:
+        """How many there are."""
+        return math.ceil(self.images / self.part_size)
+
+    def images_of(self, part: int, sources: Sequence[Source]) -> list[Source]:
+        """The images of a part; `sources` have all."""
+        first, found = part * self.part_size, []
+        for source in sources:
+            start, stop = max(first, 0), min(first + self.part_size, len(source))
+            if start < stop:
+                found.append(source.subset(range(start, stop)))
+            first -= len(source)
+        return found
+
+
+def parse_slice(text: str) -> tuple[int, int]:
+    """(3, 8) of "3/8": the third of eight equal slices of the work."""
+    number, _, of = text.partition("/")
+    if number.isascii() and of.isascii() and number.isdigit() and of.isdigit() and 1 <= int(number) <= int(of):
+        return int(number), int(of)
+    raise UserError(f"part={text!r}: give a slice i/n of the work, from 1/n to n/n, such as 1/8.")
+
+
+def choose_part_size(images: int) -> int:
+    """How many images to put into a part."""
+    return max(MIN_PART_IMAGES, min(MAX_PART_IMAGES, math.ceil(images / PREFERRED_PARTS)))
+
+
+def digest_names(sources: Sequence[Source]) -> str:
+    """64 hexadecimal digits that differ if the name or the place of any image does."""
+    digest = sha256()
+    for source in sources:
+        for index in range(len(source)):
+            digest.update(source.name(index).encode(errors="surrogateescape") + b"\0")
+    return digest.hexdigest()
+
+
+def read_plan(out: Path) -> Plan | None:
+    """The plan of a folder; None if it is empty or not there. A folder that no prediction wrote is refused."""
+    path = output_folder(out) / NOTES / PLAN
+    if path.is_file():
+        for _ in range(TRIES):  # on a disk without hard links, it is empty for a moment at first
+            if (text := read_text(path)).endswith("\n"):
+                break
+            time.sleep(PAUSE_SECONDS)
+        return from_fields(Plan, parse_json(text, path), path)
+    held = [inside.name for inside in out.iterdir() if inside.name != NOTES] if out.is_dir() else []
+    if held:
+        raise UserError(
+            f"{out}: is not empty (it holds {', '.join(sorted(held)[:3])}) and no prediction wrote it; choose a folder "
+            "that is new or empty."
+        )
+    return None
+
+
+def create_plan(out: Path, plan: Plan) -> bool:
+    """Write the plan into the folder; False if another process was faster."""
+    return create_file(out / NOTES / PLAN, json.dumps(asdict(plan), indent=2) + "\n")
+
+
+DIFFERENCES = {
+    "preprocess": "with another preprocessing",
+    "engine": "that {there.engine} computes, not {asked.engine}",
+    "precision": "in {there.precision}, not in {asked.precision}",
+    "merge": "with merge={there.merge}, not {asked.merge}",
+    "model": "of another model",
+    "top": "with top={there.top}, not {asked.top}",
+    "embed": "with embed={there.embed}, not {asked.embed}",
+    "images": "for {there.images:,} images, and there are {asked.images:,} now",
+    "names": "for images with other names or in another order",
+}
+"""How the predictions in a folder may differ from what is asked for, the most telling difference first."""
+
+
+def check_plan(out: Path, there: Plan, asked: Plan) -> None:
+    """Refuse to add predictions to a folder that holds others than are asked for."""
+    for name, difference in DIFFERENCES.items():
+        if getattr(there, name) != getattr(asked, name):
+            raise UserError(
+                f"{out}: holds predictions {difference.format(there=there, asked=asked)}; repeat the command that "
+                "began it, or choose another folder."
+            )

@@ -1,0 +1,371 @@
+"""Predictions for many images as files in a folder, part by part: each is done once, by whichever process, and is then
+a file that is whole, with a record that says so.
+
+Rows have the same columns in each file: path, label, score, top (a list of labels with their scores), error, and
+embedding if it was asked for. If an image cannot be read, all but path and error are null.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
+from importlib.util import find_spec
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from vitreous.config.data import Preprocess
+from vitreous.config.engine import EngineChoice, EngineName, Precision
+from vitreous.config.fields import from_fields
+from vitreous.data.packed import ArraySource
+from vitreous.data.source import Source
+from vitreous.data.unreadable import check_unreadable
+from vitreous.errors import UserError
+from vitreous.inference.engine import InferenceModel
+from vitreous.inference.engine_cache import EngineCache, Variant
+from vitreous.inference.engine_folder import is_engine
+from vitreous.inference.memory_needs import check_inference_memory
+from vitreous.inference.opening import open_engine, open_model
+from vitreous.inference.part_plan import (
+    NOTES,
+    Format,
+    Plan,
+    check_plan,
+    choose_part_size,
+    create_plan,
+    digest_names,
+    read_plan,
+)
+from vitreous.inference.predict import Prediction, Progress, named_images, predict_images
+from vitreous.inputs import as_text, read_json
+from vitreous.storage.digest import sha256_file, sha256_json
+from vitreous.storage.files import write_file
+from vitreous.storage.manifest import MANIFEST
+from vitreous.storage.overwrite import GENERATOR
+from vitreous.weights.bundle import bundle_digest
+
+if TYPE_CHECKING:
+    from vitreous.inference.ray_cluster import Cluster
+
+log = logging.getLogger("vitreous")
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class PredictedParts:
+    """What one command added to a folder of predictions."""
+
+    out: Path
+    format: Format
+    parts: int
+    """Of this command's slice of the work."""
+    kept: int
+    """Of these, the parts that were done already."""
+    images: int
+    unreadable: dict[str, str]
+    """Path to reason; their rows say it too."""
+    engines: dict[str, int]
+    """How many of the parts each engine computed, such as {"openvino-int8": 3}."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Its fields."""
+        return {**asdict(self), "out": str(self.out)}
+
+
+def predict_to_folder(
+    out: Path,
+    request: ModelRequest,
+    sources: Sequence[Source],
+    *,
+    top: int,
+    embed: bool,
+    work_slice: tuple[int, int] = (1, 1),
+    batch_size: int | None = None,
+    cluster: Cluster | None = None,
+    progress: Progress | None = None,
+) -> PredictedParts:
+    """Do the missing parts of a slice of the work, here or on a cluster.
+
+    work_slice: (i, n) for the ith of n slices, of which each has every nth part.
+    """
+    plan, model = _agree(out, request, sources, top, embed)
+    folder, (number, of) = PartFolder(out, plan), work_slice
+    parts = range(number - 1, plan.parts, of)
+    total = sum(min(plan.part_size, plan.images - part * plan.part_size) for part in parts)
+    records: list[PartRecord] = []
+    unreadable: dict[str, str] = {}
+    done = 0
+
+    def add(record: PartRecord) -> None:
+        nonlocal done
+        records.append(record)
+        unreadable.update(record.unreadable)
+        check_unreadable(unreadable, total)
+        done += record.images
+        within(0, 0)
+
+    def within(count: int, _: int) -> None:
+        if progress is not None:
+            progress(done + count, total)
+
+    def images(part: int) -> list[Source]:
+        return plan.images_of(part, sources)
+
+    missing = []
+    for part in parts:
+        if (record := folder.finished(part, images(part))) is not None:
+            add(record)
+        else:
+            missing.append(part)
+    kept = len(records)
+    if cluster is not None:
+        for record in cluster.do(folder, request.preferring(plan.engine, plan.precision), sources, missing, batch_size):
+            add(record)
+    elif missing:
+        worker = PartWorker(folder, model, batch_size)
+        for part in missing:
+            add(folder.finished(part, images(part)) or worker.do(part, images(part), within))
+    engines = dict(Counter(record.engine for record in records if record.engine))
+    return PredictedParts(out, plan.format, len(parts), kept, done, unreadable, engines)
+
+
+def _agree(
+    out: Path, request: ModelRequest, sources: Sequence[Source], top: int, embed: bool
+) -> tuple[Plan, IdentifiedModel]:
+    """The folder's plan, written if there is none, and the model opened as it says."""
+    there, images = read_plan(out), sum(map(len, sources))
+    preferred = request if there is None else request.preferring(there.engine, there.precision)
+    opened = preferred.open(images)
+    engine = opened.model.engine
+    name, precision = engine.name, engine.precision
+    if there is not None and preferred.engine_preferred:  # the model may have fallen back to fp32
+        name, precision = there.engine, there.precision
+    plan = Plan(
+        model=opened.digest,
+        preprocess=engine.preprocess,
+        engine=name,
+        precision=precision,
+        merge=request.merge,
+        top=top,
+        embed=embed,
+        format=choose_format() if there is None else there.format,
+        images=images,
+        names=digest_names(sources),
+        part_size=choose_part_size(images),
+    )
+    if there is not None:
+        check_plan(out, there, plan)
+    elif not create_plan(out, plan):  # another process was faster
+        return _agree(out, request, sources, top, embed)
+    return there or plan, opened
+
+
+class IdentifiedModel(NamedTuple):
+    """A model that is ready to be asked, and a digest of its weights, its preprocessing and its labels."""
+
+    model: InferenceModel
+    digest: str
+
+
+@dataclass(frozen=True)
+class ModelRequest:
+    """How a model is opened, by whichever process."""
+
+    model: str
+    """Its path."""
+    engine: EngineChoice
+    precision: Precision | None
+    preprocess: Preprocess | str | None
+    merge: int | None
+    device: str
+    classifier: bool
+    """Refuse a model that has none."""
+    engine_preferred: bool = False
+    """The engine is what another process chose, not a person: if its int8 was not verified here, fp32 will do."""
+
+    @property
+    def exported(self) -> bool:
+        """Whether it is an exported model, which has its own engine."""
+        return is_engine(Path(self.model))
+
+    def preferring(self, engine: EngineName, precision: Precision) -> ModelRequest:
+        """The same with this engine, unless the person chose one."""
+        if self.engine != "auto" or self.precision not in (None, precision) or self.exported:
+            return self
+        return replace(self, engine=engine, precision=precision, engine_preferred=True)
+
+    def open(self, images: int = 1) -> IdentifiedModel:
+        """The model, ready to be asked about this number of images."""
+        path, exported, precision = Path(self.model), self.exported, self.precision
+        bundle = None if exported else open_model(self.model, self.preprocess, self.merge)
+        int8 = self.engine_preferred and precision == "int8" and bundle is not None
+        if int8 and bundle is not None and EngineCache(bundle).get(Variant("openvino", "int8")) is None:
+            log.info("engine: int8 was not verified for this model on this processor, so fp32 computes here.")
+            precision = "fp32"
+        model = open_engine(
+            path if bundle is None else bundle,
+            engine=self.engine,
+            precision=precision,
+            preprocess=self.preprocess if exported else None,
+            merge=self.merge if exported else None,
+            device=self.device,
+            images=images,
+            classifier=self.classifier,
+        )
+        return IdentifiedModel(model, sha256_file(path / MANIFEST) if bundle is None else bundle_digest(bundle))
+
+
+@dataclass(frozen=True)
+class PartRecord:
+    """What is known of a part that is done."""
+
+    file: str
+    bytes: int
+    sha256: str
+    images: int
+    sizes: str
+    """What `digest_sizes` says of the images: if it says something else now, the part is done again."""
+    unreadable: dict[str, str]
+    """Path to reason."""
+    temporary: bool = False
+    """Whether an image could not be read for a reason that may pass: then the next command does the part again."""
+    engine: str = ""
+    """What computed it, such as "openvino-int8"."""
+
+
+@dataclass(frozen=True)
+class PartFolder:
+    """Where the parts of one plan are written, by any number of processes at once."""
+
+    out: Path
+    plan: Plan
+
+    def finished(self, part: int, images: Sequence[Source]) -> PartRecord | None:
+        """The record of a part that is done; None if it is not, if it is damaged, if an image could not be read for a
+        reason that may have passed, or if `digest_sizes` of its images is another by now."""
+        place = self._record(part)
+        if not place.is_file():
+            return None
+        try:
+            record = from_fields(PartRecord, read_json(place), place)
+            file = self.out / record.file
+            whole = file.stat().st_size == record.bytes and sha256_file(file) == record.sha256
+        except (UserError, OSError):  # damaged, or removed
+            return None
+        if record.temporary:
+            return None
+        if whole and record.sizes == digest_sizes(images):
+            return record
+        log.info(f"{file}: {'its images have changed' if whole else 'damaged'} since, so it is done again.")
+        return None
+
+    def write(
+        self, part: int, predictions: Sequence[Prediction], images: Sequence[Source], computed_by: str
+    ) -> PartRecord:
+        """Write a part: first its file, then the record that it is done."""
+        plan = self.plan
+        content = ENCODERS[plan.format]([_row(one, plan.embed) for one in predictions], plan.embed)
+        record = PartRecord(
+            file=f"part-{part:06d}.{plan.format}",  # names are in the order of the images
+            bytes=len(content),
+            sha256=sha256(content).hexdigest(),
+            images=len(predictions),
+            sizes=digest_sizes(images),
+            unreadable={one.path: one.error for one in predictions if one.error is not None},
+            temporary=any(one.temporary for one in predictions),
+            engine=computed_by,
+        )
+        write_file(self.out / record.file, content)
+        write_file(self._record(part), json.dumps(asdict(record), indent=2) + "\n")
+        return record
+
+    def _record(self, part: int) -> Path:
+        return self.out / NOTES / f"part-{part:06d}.json"
+
+
+def digest_sizes(images: Sequence[Source]) -> str:
+    """32 hexadecimal digits that differ if the size of an image's file does; of an array, any of its pixels."""
+    known = [
+        sha256(source.content(index)).hexdigest() if isinstance(source, ArraySource) else source.size(index)
+        for source in images
+        for index in range(len(source))
+    ]
+    return sha256_json(known)[:32]
+
+
+class PartWorker:
+    """Does parts, one after the other, with a model that it opened once."""
+
+    def __init__(
+        self, folder: PartFolder, model: IdentifiedModel, batch_size: int | None = None, threads: int | None = None
+    ) -> None:
+        """threads: that decode images; None for one per core."""
+        self.folder, self.model, self.threads = folder, model.model, threads
+        if model.digest != folder.plan.model:
+            raise UserError(f"{self.model.path}: not the model of the predictions in {folder.out}; give that one.")
+        engine = self.model.engine
+        self.batch_size = min(batch_size or engine.batch_size, folder.plan.part_size)
+        check_inference_memory(self.model.config, engine.preprocess, self.batch_size)
+
+    def do(self, part: int, images: Sequence[Source], progress: Progress | None = None) -> PartRecord:
+        """Predict the images of a part, and write it."""
+        plan = self.folder.plan
+        for number, source in enumerate(images):
+            source.expect(np.arange(len(source), dtype=np.int64), besides=number > 0)
+        predictions = predict_images(
+            self.model,
+            named_images(images),
+            sum(map(len, images)),
+            top=plan.top,
+            batch_size=self.batch_size,
+            embed=plan.embed,
+            threads=self.threads,
+            progress=progress,
+        )
+        return self.folder.write(part, list(predictions), images, self.model.computed_by)
+
+
+def _row(one: Prediction, embed: bool) -> Row:
+    top = None if one.error is not None else [{"label": as_text(best.label), "score": best.score} for best in one.top]
+    label = None if one.label is None else as_text(one.label)
+    row: Row = {"path": as_text(one.path), "label": label, "score": one.score, "top": top, "error": one.error}
+    if embed:
+        row["embedding"] = None if one.embedding is None else one.embedding.tolist()
+    return row
+
+
+def choose_format() -> Format:
+    """Parquet if it can be written."""
+    return "parquet" if find_spec("pyarrow") is not None else "jsonl"
+
+
+def _json_lines(rows: Sequence[Row], embed: bool) -> bytes:
+    return b"".join(json.dumps(row, allow_nan=False).encode() + b"\n" for row in rows)
+
+
+def _parquet(rows: Sequence[Row], embed: bool) -> bytes:
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet
+    except ImportError:
+        raise UserError(
+            "these predictions are in Parquet files, and pyarrow is not installed here; pip install "
+            "'vitreous[parquet]'."
+        ) from None
+    top = pa.list_(pa.struct([("label", pa.string()), ("score", pa.float32())]))
+    columns = [("path", pa.string()), ("label", pa.string()), ("score", pa.float32()), ("top", top)]
+    columns += [("error", pa.string()), *([("embedding", pa.list_(pa.float32()))] if embed else [])]
+    schema = pa.schema(columns, metadata={"generator": GENERATOR})
+    file = BytesIO()
+    pa.parquet.write_table(pa.Table.from_pylist(list(rows), schema=schema), file)
+    return file.getvalue()
+
+
+ENCODERS: dict[Format, Callable[[Sequence[Row], bool], bytes]] = {"parquet": _parquet, "jsonl": _json_lines}

@@ -1,0 +1,231 @@
+"""`vitreous predict`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import KW_ONLY, dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from vitreous.arguments import Count, Part
+from vitreous.cli.terminal import printable
+from vitreous.cli.verb import Verb, verb
+from vitreous.errors import UserError
+from vitreous.verbs.options import EngineOptions, MergeOption
+
+if TYPE_CHECKING:
+    from vitreous.data.view import ImageInput
+    from vitreous.inference.parts import PredictedParts
+    from vitreous.inference.predict import Prediction
+    from vitreous.weights.bundle import Bundle
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictOptions(MergeOption, EngineOptions, Verb[R]):
+    """What every prediction can be asked for."""
+
+    top: Count = 5
+    """COUNT: How many labels to give per image."""
+
+    def predict_each(
+        self, model: str | Path | Bundle, images: ImageInput | Sequence[ImageInput]
+    ) -> Iterator[Prediction]:
+        """Predictions as they are made, in order."""
+        from vitreous.inference.memory_needs import check_inference_memory
+        from vitreous.inference.predict import ImageList, predict_images
+
+        named = ImageList(images)
+        opened = self.open_engine(model, images=len(named), merge=self.merge)
+        batch_size = min(self.batch_size or opened.engine.batch_size, len(named))
+        check_inference_memory(opened.config, opened.engine.preprocess, batch_size)
+        progress = partial(self.told.progress, "predicting")
+        return predict_images(opened, named, len(named), top=self.top, batch_size=batch_size, progress=progress)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileOptions(PredictOptions[R]):
+    """What predictions in files can be asked for."""
+
+    embed: bool = False
+    """With --out, add each image's representation."""
+    part: Part | None = None
+    """I/N: With --out, do the Ith of N slices of the work only: N processes, on one or several machines, may do theirs
+    at once."""
+    ray: str | None = None
+    """auto|ADDRESS: With --out, do it with all workers of a Ray cluster: the one at this address; auto takes the one
+    that Ray finds, or else this machine."""
+
+    def predict_to_files(
+        self, model: str | Path, images: str | Path | Sequence[str | Path], out: str | Path
+    ) -> PredictedParts:
+        """Write the predictions for all images into the files of a folder, or go on where it was interrupted."""
+        from vitreous.data.opening import check_found, open_every_image
+        from vitreous.inference.part_plan import parse_slice, read_plan
+        from vitreous.inference.parts import ModelRequest, predict_to_folder
+        from vitreous.inference.ray_cluster import open_cluster, require_ray
+        from vitreous.storage.overwrite import output_folder
+
+        if self.ray is not None:
+            require_ray()
+        work_slice = parse_slice(self.part) if self.part is not None else (1, 1)
+        place = output_folder(out).absolute()  # a worker may be in another folder
+        opened = [open_every_image(each) for each in ([images] if isinstance(images, str | Path) else images)]
+        sources = [source for found, _ in opened for source in found]
+        check_found(sum(map(len, sources)), [note for _, notes in opened for note in notes])
+        read_plan(place)  # refuses a folder that is somebody else's before anything large is opened
+        request = ModelRequest(
+            str(Path(model).absolute() if Path(model).exists() else model),
+            self.engine,
+            self.precision,
+            self.preprocess,
+            self.merge,
+            self.device,
+            classifier=not self.embed,
+        )
+        if self.ray is not None:
+            request.open()  # what is wrong with the model is said before a cluster is waited for
+        with nullcontext() if self.ray is None else open_cluster(self.ray) as cluster:
+            if cluster is not None and cluster.gpus and self.device != "cpu" and read_plan(place) is None:
+                request = request.preferring("torch", "fp32")
+            return predict_to_folder(
+                place,
+                request,
+                sources,
+                top=self.top,
+                embed=self.embed,
+                work_slice=work_slice,
+                batch_size=self.batch_size,
+                cluster=cluster,
+                progress=partial(self.told.progress, "predicting"),
+            )
+
+    def show(self, result: Any) -> None:
+        """One line per image; of files, what was written."""
+        if not isinstance(result, Iterable):
+            show_files(result)
+            return
+        for one in result:
+            if one.error is not None:
+                print(f"vitreous: {printable(one.path)}: {one.error}", file=sys.stderr)
+                continue
+            first, *others = (f"{printable(best.label)} {best.score:.1%}" for best in one.top)
+            print(f"{printable(one.path)}  {first}" + (f"  ({', '.join(others)})" if others else ""), flush=True)
+
+
+def show_files(done: PredictedParts) -> None:
+    """How many images are in how many files, and which engines computed them if there are several."""
+    unreadable = f", of which {len(done.unreadable):,} could not be read" if done.unreadable else ""
+    kept = f" ({done.kept:,} were there already)" if done.kept else ""
+    print(f"{done.out}: {done.images:,} images{unreadable}, in {done.parts:,} {done.format} files{kept}.")
+    if len(done.engines) > 1:
+        print(f"computed by: {', '.join(f'{engine} ({parts:,} files)' for engine, parts in done.engines.items())}")
+
+
+class Predictions:
+    """An iterator of predictions that counts the images that could not be read."""
+
+    def __init__(self, predictions: Iterator[Prediction]) -> None:
+        self._predictions = predictions
+        self.unreadable = 0
+
+    def __iter__(self) -> Iterator[Prediction]:
+        return self
+
+    def __next__(self) -> Prediction:
+        found = next(self._predictions)
+        self.unreadable += found.error is not None
+        return found
+
+
+@dataclass(frozen=True)
+class Predict(FileOptions["Predictions | PredictedParts"]):
+    """Label images, one line per image.
+
+    Without --out, predictions are printed; the exit status is 1 if an image could not be read.
+
+    With --out, they are written to files of a folder, part by part, and a command that was interrupted goes on where it
+    was when it is repeated. An image that cannot be read gets a row that says why; more than 1 % of them are refused.
+    """
+
+    model: str | Path
+    """MODEL: A bundle, a run folder, an exported model, or anything that `vitreous import` reads."""
+    images: Sequence[str | Path]
+    """IMAGE|FOLDER ...: Image files, and folders, whose images are taken in the order of their paths. With --out, any
+    other data too."""
+    _: KW_ONLY
+    out: str | Path | None = None
+    """DIR: The folder for files of predictions: Parquet if pyarrow is installed, else JSON lines."""
+    resumes: ClassVar[bool] = True
+    json_help: ClassVar[str] = (
+        "Print one JSON object per line: path, label, score and top, or path and error; with --out, what was written."
+    )
+
+    @property
+    def streams(self) -> bool:  # type: ignore[override]
+        """Predictions that are printed come one by one."""
+        return self.out is None
+
+    def run(self) -> Predictions | PredictedParts:
+        """Print or write the predictions."""
+        if self.out is not None:
+            return self.predict_to_files(self.model, self.images, self.out)
+        for name, given in {"embed": self.embed, "part": self.part is not None, "ray": self.ray is not None}.items():
+            if given:
+                raise UserError(f"--{name}: this is for predictions in files; give --out DIR, or leave it out.")
+        return Predictions(self.predict_each(self.model, self.images))
+
+    def to_json(self, result: Any) -> Any:
+        """{"path", "label", "score", "top"} or {"path", "error"} per image; of files, what was written."""
+        return (one.to_json() for one in result) if self.streams else result.to_json()
+
+    def status(self, result: Predictions | PredictedParts) -> int:
+        """1 if an image whose prediction was to be printed could not be read."""
+        return int(isinstance(result, Predictions) and result.unreadable > 0)
+
+
+@dataclass(frozen=True)
+class PredictImages(PredictOptions["list[Prediction]"]):
+    """One prediction for each image, in order: the likeliest labels, or why it could not be read."""
+
+    model: str | Path | Bundle
+    """MODEL: A bundle, a run folder, an exported model, or anything that `vitreous import` reads."""
+    images: str | Path | ImageInput | Sequence[str | Path | ImageInput]
+    """IMAGE: One or several of these: files; folders, of which all images are taken in the order of their paths;
+    shards; the bytes of files; Pillow images; arrays (H, W) or (H, W, C) and tensors (H, W) or (C, H, W), uint8."""
+
+    def run(self) -> list[Prediction]:
+        """The predictions."""
+        return list(self.predict_each(self.model, self.images))
+
+    def show(self, result: list[Prediction]) -> None:
+        """Nothing: it is no command."""
+
+
+@dataclass(frozen=True)
+class PredictMany(FileOptions["PredictedParts"]):
+    """Write the predictions for all images into files of a folder, one row per image, in their order.
+
+    The files are Parquet if pyarrow is installed, else JSON lines. Each is complete or not there, and one that is there
+    is not made again: repeat the call to go on after an interruption.
+    """
+
+    model: str | Path
+    """MODEL: A bundle, a run folder, an exported model, or anything that `vitreous import` reads, by its path."""
+    images: str | Path | Sequence[str | Path]
+    """IMAGE|FOLDER: Image files, folders, or any other data; one or several."""
+    out: str | Path
+    """DIR: The folder; one that holds predictions of another model, of other images or with other settings is
+    refused."""
+
+    def run(self) -> PredictedParts:
+        """What was written."""
+        return self.predict_to_files(self.model, self.images, self.out)
+
+
+predict = verb(PredictImages, "predict")
+predict_many = verb(PredictMany)
