@@ -256,7 +256,7 @@ def test_the_verb_is_on_the_page_of_commands(find_dark):
     before, page = (HERE.parent / "docs" / "cli.md").read_text(), generate.command_line()
     assert "## `vitreous find-dark`" in page
     assert "find-dark" not in before
-    assert page.split("## `vitreous find-dark`")[1].count("--limit COUNT") == 1
+    assert page.split("## `vitreous find-dark`")[1].count("--limit COUNT") == 2  # usage and help
 
 
 # The page

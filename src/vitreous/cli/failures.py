@@ -60,15 +60,15 @@ def _refusal(error: BaseException) -> tuple[str, str] | None:
     if isinstance(error, OSError) and error.errno in _NUMBERS:
         return _NUMBERS[error.errno]
     if isinstance(error, RuntimeError | ImportError | OSError):
-        said = str(error).lower()
-        return next((refusal for words, refusal in _WORDS.items() if words in said), None)
+        text = str(error).lower()
+        return next((refusal for words, refusal in _WORDS.items() if words in text), None)
     return None
 
 
 def _words(error: BaseException) -> str:
     """What the error says of itself, in one short line."""
-    said = reason(error) if isinstance(error, OSError) else str(error)
-    line = next(iter(said.strip().splitlines()), "") or type(error).__name__
+    text = reason(error) if isinstance(error, OSError) else str(error)
+    line = next(iter(text.strip().splitlines()), "") or type(error).__name__
     return _shortened(line.rstrip("."))
 
 

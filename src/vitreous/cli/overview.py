@@ -10,14 +10,14 @@ from collections.abc import Iterable, Mapping
 OPTIONS = {"-h, --help": "Show this help message and exit.", "-V, --version": "Show the version and exit."}
 
 
-def overview(groups: Mapping[str, Mapping[str, str]], first: str = "") -> str:
+def overview(groups: Mapping[str, Mapping[str, str]], word: str = "") -> str:
     """What `vitreous --help` prints: a box for each group, a line or two for each verb.
 
-    first: the first word of all verbs in it, for `vitreous data --help`.
+    word: the first word of all verbs in it, for `vitreous data --help`.
     """
-    command = f"vitreous {first}" if first else "vitreous"
+    command = f"vitreous {word}" if word else "vitreous"
     width = max(40, shutil.get_terminal_size().columns)
-    options = {name: line for name, line in OPTIONS.items() if not (first and "version" in name)}
+    options = {name: line for name, line in OPTIONS.items() if not (word and "version" in name)}
     boxes = {"options": options, **groups}
     column = max(len(name) for rows in boxes.values() for name in rows) + 2
     lines = [f"usage: {command} COMMAND ...", "", "A Vision Transformer you can see through.", ""]

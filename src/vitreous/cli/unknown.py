@@ -10,24 +10,19 @@ SYNONYMS = {"train": "fit", "finetune": "fit", "fine-tune": "fit", "classify": "
 """What other programs call a verb."""
 
 
-def unknown_verb(word: str, verbs: Iterable[str]) -> UserError:
-    """The sentence about a word that is no verb, with what may have been meant."""
+def unknown_verb(word: str, verbs: Iterable[str], family: str = "") -> UserError:
+    """The sentence about a word that is no verb, with what may have been meant.
+
+    family: the word before it, which all these verbs begin with.
+    """
     from difflib import get_close_matches
 
-    verbs = list(verbs)
-    near = [SYNONYMS[word]] if word in SYNONYMS else [verb for verb in verbs if verb.startswith(word)]
-    near = near or get_close_matches(word, verbs, n=1)
-    meant = f"did you mean `vitreous {near[0]}`?" if near else "`vitreous --help` lists the commands."
-    return UserError(f"{word}: there is no such {'option' if word.startswith('-') else 'command'}; {meant}")
-
-
-def unknown_second_word(first: str, word: str, verbs: Iterable[str]) -> UserError:
-    """The sentence about a word that makes no verb with the one before it."""
-    from difflib import get_close_matches
-
-    seconds = [verb.removeprefix(f"{first} ") for verb in verbs]
-    near = [second for second in seconds if word and second.startswith(word)]
-    near = near or get_close_matches(word, seconds, n=1)
-    meant = f"did you mean `vitreous {first} {near[0]}`?" if near else f"`vitreous {first} --help` lists the commands."
-    shown = word if 0 < len(word) <= 60 else f"{word[:60]!r}"
-    return UserError(f"{first} {shown}: there is no such {'option' if word.startswith('-') else 'command'}; {meant}")
+    known = [verb.removeprefix(f"{family} ") for verb in verbs]
+    near = (
+        [SYNONYMS[word]] if word in SYNONYMS and not family else [one for one in known if word and one.startswith(word)]
+    )
+    near = near or get_close_matches(word, known, n=1)
+    command, shown = f"vitreous {family}".rstrip(), word if 0 < len(word) <= 60 else f"{word[:60]!r}"
+    meant = f"did you mean `{command} {near[0]}`?" if near else f"`{command} --help` lists the commands."
+    kind = "option" if word.startswith("-") else "command"
+    return UserError(f"{f'{family} {shown}'.lstrip()}: there is no such {kind}; {meant}")
