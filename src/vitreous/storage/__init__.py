@@ -1,1 +1,1 @@
-"""Files that are whole or absent, manifests, locks, and what may be overwritten."""
+"""Files that are whole or absent, manifests, digests, locks, what may be overwritten, and one cache by content."""

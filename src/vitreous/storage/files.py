@@ -1,6 +1,6 @@
-"""Folders and files that are complete or not there: written beside their place, made durable, then renamed.
+"""Folders and files that are complete or absent: written under another name, fsynced, then renamed.
 
-Folders get a manifest of digests too; the pieces serve bundles and checkpoints alike. For a folder called NAME,
+Folders get a manifest of digests too. For a folder called NAME,
 `.NAME.new-0123abcd` is being written, `.NAME.lock` is the lock of whoever writes it, and `.NAME.old` is the folder that
 it replaces where the file system cannot exchange two names in one step.
 """
@@ -32,10 +32,10 @@ from vitreous.storage.replaced import old_folder
 
 _UNFINISHED = ".new-"
 """In the name of what is being written; random digits follow."""
-_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
-_TAKEN = (errno.ENOTEMPTY, errno.EEXIST)
-TRIES = 20
-"""Times that a folder is put in another's place, where readers take that one back meanwhile."""
+_NO_HARD_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+_NOT_EMPTY = (errno.ENOTEMPTY, errno.EEXIST)
+MAX_RENAMES = 20
+"""Tries to put a folder in another's place, where readers take that one back meanwhile."""
 
 
 @contextmanager
@@ -104,7 +104,7 @@ def write_output(path: Path, content: str | bytes) -> Path:
 def new_file(path: Path) -> Iterator[BinaryIO]:
     """A file to fill, which takes the place of `path` when the block ends well, and is then on the disk for good.
 
-    If anything fails, what was there is as it was; a full disk is a `MachineError`, whatever else the system refuses a
+    If anything fails, what was there stays; a full disk is a `MachineError`, whatever else the system refuses a
     `UserError`. Its folder is made if need be. Several processes may write at once: the last one wins. A device or a
     pipe, such as /dev/stdout, is written to and not replaced.
     """
@@ -135,7 +135,7 @@ def new_file(path: Path) -> Iterator[BinaryIO]:
 def create_file(path: Path, content: str) -> bool:
     """Write a text file that is not there yet, whole from its first moment; False where there is one already.
 
-    Of several processes that do it at once, on several machines even, one does it and the others hear that it is done.
+    Of several processes that do so at once, even on several machines, one writes it and the others get False.
     """
     temporary = path.with_name(f"{_UNFINISHED}{secrets.token_hex(8)}")
     try:
@@ -143,7 +143,7 @@ def create_file(path: Path, content: str) -> bool:
         try:
             path.hardlink_to(temporary)
         except OSError as error:
-            if error.errno not in _NO_LINKS:
+            if error.errno not in _NO_HARD_LINKS:
                 raise
             with path.open("x", encoding="utf-8") as file:  # for a moment it is there and empty
                 file.write(content)
@@ -185,12 +185,12 @@ def replace_folder(temporary: Path, final: Path) -> None:
     At every moment one of the two is complete at `final`, or, where the file system cannot exchange names, at
     `.NAME.old`, from where `restore_folder` takes it back.
     """
-    for tries_left in reversed(range(TRIES)):
+    for tries_left in reversed(range(MAX_RENAMES)):
         try:
             old = _put_in_place(temporary, final)
             break
         except OSError as error:
-            if error.errno not in _TAKEN or not tries_left:
+            if error.errno not in _NOT_EMPTY or not tries_left:
                 raise
     fsync_file(final.parent)
     remove_folder(old)
@@ -199,7 +199,7 @@ def replace_folder(temporary: Path, final: Path) -> None:
 def _put_in_place(temporary: Path, final: Path) -> Path:
     """Rename a folder to `final`, and say where what was there is now.
 
-    Fails with one of `_TAKEN` where a reader restores the old one just before: for all it knows, we were killed.
+    Fails with one of `_NOT_EMPTY` where a reader restores the old one just before: for all it knows, we were killed.
     """
     old = old_folder(final)
     if not final.exists():

@@ -34,14 +34,14 @@ parent that was killed."""
 
 
 @contextmanager
-def hold_folder(folder: Path, say: Callable[[str], None], doing: str = "training in it") -> Iterator[None]:
+def hold_folder(folder: Path, message: Callable[[str], None], doing: str = "training in it") -> Iterator[None]:
     """Within, no other process works in the folder. If one does already, the error names it.
 
-    say: is told where the file system has no locks; then nothing is held. doing: what the other is doing there.
+    message: called where the file system has no locks; then nothing is held. doing: what the other is doing there.
     """
     with _locked(folder / LOCK, folder, doing, RELEASE_SECONDS) as locked:
         if not locked:
-            say(
+            message(
                 f"{folder}: this file system has no locks, so nothing keeps another process from working in the same "
                 "folder; start only one."
             )
@@ -59,7 +59,7 @@ def hold_name(path: Path) -> Iterator[bool]:
 
 
 @contextmanager
-def claim_folder(folder: Path, files: Sequence[str], say: Callable[[str], None]) -> Iterator[None]:
+def claim_folder(folder: Path, files: Sequence[str], message: Callable[[str], None]) -> Iterator[None]:
     """Within, the folder is ours, made where it is missing; refused where one of these files in it is not ours.
 
     To be called when all else is known to be right, for a mistake should leave nothing.
@@ -68,7 +68,7 @@ def claim_folder(folder: Path, files: Sequence[str], say: Callable[[str], None])
         check_file(folder / name)
     with readable_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    with hold_folder(folder, say):
+    with hold_folder(folder, message):
         yield
 
 

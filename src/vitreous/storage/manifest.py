@@ -112,7 +112,7 @@ def has_manifest(folder: Path) -> bool:
     return found.keys() == ours or any({"bytes", "sha256"} & entry.keys() for entry in entries)
 
 
-def unlisted(folder: Path, listed: frozenset[str]) -> list[str]:
-    """What else is directly in a folder, hidden files aside."""
+def unlisted_files(folder: Path, listed: frozenset[str]) -> list[str]:
+    """What else is directly in a folder, except hidden files."""
     known = {PurePosixPath(name).parts[0] for name in listed} | {MANIFEST}
     return sorted(path.name for path in folder.iterdir() if path.name not in known and not path.name.startswith("."))

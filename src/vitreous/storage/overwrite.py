@@ -2,8 +2,8 @@
 
 A folder is ours if our manifest lists all that is in it and nothing was changed since. A file is ours if it carries our
 mark, as everything does that we write where a person says: pages and JSON name their generator, images and plots the
-software that made them, an .npz has it as the archive's comment, and Parquet in its schema. Tables of answers, which
-have no place for it, are known by their columns. A name proves nothing.
+software that made them, an .npz has it as the archive's comment, Parquet in its schema. Tables of predictions, which
+have no place for it, are recognised by their columns. A name proves nothing.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from typing import BinaryIO
 from vitreous import __version__
 from vitreous.errors import UserError
 from vitreous.inputs import open_input, reason
+from vitreous.storage.failures import unwritable
 from vitreous.storage.manifest import MANIFEST, check_manifest
 from vitreous.storage.replaced import read_whole
 
 GENERATOR = f"vitreous {__version__}"
 """What every file that a person asked for says it was made by."""
 
-_ENDS = 4096
+_MARK_BYTES = 4096
 """Bytes at the start and at the end of a file among which the mark is."""
 _SOFTWARE = re.compile(rb"vitreous \d")  # a PNG's text, or the EXIF block of any image
 _MARKS = {
@@ -65,7 +66,7 @@ def output_folder(out: str | Path) -> Path:
     try:
         in_the_way = place.exists() and not place.is_dir()
     except (OSError, ValueError) as error:
-        raise UserError(f"{place}: cannot be written ({reason(error)}); choose another place.") from None
+        raise unwritable(place, error) from None
     if in_the_way:
         raise UserError(f"{place}: there is a file of this name, and a folder is needed; choose another name.")
     return place
@@ -102,9 +103,9 @@ def check_file(path: str | Path) -> Path:
 
 def _is_ours(path: Path) -> bool:
     with open_input(path) as file:
-        start = file.read(_ENDS)
-        file.seek(max(len(start), file.seek(0, 2) - _ENDS))
-        return is_marked(start, file.read(_ENDS))
+        start = file.read(_MARK_BYTES)
+        file.seek(max(len(start), file.seek(0, 2) - _MARK_BYTES))
+        return is_marked(start, file.read(_MARK_BYTES))
 
 
 def check_folder(out: Path, files: frozenset[str] | None = None) -> None:

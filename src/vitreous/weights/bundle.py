@@ -27,7 +27,7 @@ from vitreous.model.family import called, check_size, config_from_json, describe
 from vitreous.model.network import Network
 from vitreous.storage.digest import sha256_json
 from vitreous.storage.files import new_folder, write_tensors
-from vitreous.storage.manifest import MANIFEST, check_manifest, has_manifest, read_manifest, unlisted
+from vitreous.storage.manifest import MANIFEST, check_manifest, has_manifest, read_manifest, unlisted_files
 from vitreous.storage.replaced import read_whole, restore_folder
 from vitreous.weights.mapping import build_model, relaid
 from vitreous.weights.markdown import code
@@ -118,7 +118,7 @@ def check_whole(folder: Path, also: tuple[str, ...] = ()) -> tuple[str, ...]:
             f"{folder / MANIFEST}: does not list {missing[0]}, so nothing vouches for it; restore the folder from a "
             "copy, or save the model again."
         )
-    others = unlisted(folder, listed)
+    others = unlisted_files(folder, listed)
     some = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
     return (f"{folder}: not part of the model, and not read: {some}",) if others else ()
 
