@@ -354,10 +354,10 @@ REFUSED = {
     "no seeds": ({"seeds": 0}, "seeds=0"),
     "two sizes": ({"image_size": 16}, "image_size=16"),
     "another size": ({"models": ["F/4@16", "F/4@128"]}, "128"),
-    "the learning rate": ({"changes": {"optimizer.learning_rate": 1}}, r"optimizer\.learning_rate: "),
-    "a share": ({"changes": {"share": 0.5}}, "share: "),
-    "no validation": ({"changes": {"validation": 0}}, "validation=0"),
-    "no such field": ({"changes": {"wings": 1}}, "wings"),
+    "the learning rate": ({"overrides": {"optimizer.learning_rate": 1}}, r"optimizer\.learning_rate: "),
+    "a share": ({"overrides": {"share": 0.5}}, "share: "),
+    "no validation": ({"overrides": {"validation": 0}}, "validation=0"),
+    "no such field": ({"overrides": {"wings": 1}}, "wings"),
 }
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import keyword
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -133,13 +133,8 @@ def _parse(verb: str, args: list[str]) -> int | None:
     from vitreous.cli.terminal import say_logs
 
     check_address_space(LIBRARIES)
-    kind: Any = load_verb(verb)
-    if not isinstance(kind, type):
-        from vitreous.cli import old_parsing
-
-        say_logs()
-        return old_parsing.parse(verb, kind, args)
-    if not getattr(kind, "distributed", False):
+    kind = load_verb(verb)
+    if not kind.distributed:
         refuse_many(verb)
     say_logs()
     return _execute(*parse(verb, kind, args))
@@ -201,19 +196,13 @@ def _home(verb: str) -> tuple[str, str]:
     return "_".join(words) + "_" * keyword.iskeyword(verb), "".join(map(str.capitalize, words))
 
 
-def load_verb(name: str) -> Any:
-    """The class of a verb; of one not moved yet, its function."""
+def load_verb(name: str) -> type[Verb[Any]]:
+    """The class of a verb."""
     if isinstance(verb := verb_table()[name], type):
         return verb
     file, kind = _home(verb)
-    if not Path(__file__).parents[1].joinpath("verbs", f"{file}.py").exists():
-        import inspect
-
-        function: Callable[..., Any] = getattr(import_module(f"vitreous.cli.{file}"), file)
-        # The help is wrapped to the terminal, so where the source breaks its lines must not show.
-        function.__doc__ = re.sub(r"\n {8,}", " ", inspect.cleandoc(function.__doc__ or ""))
-        return function
-    return getattr(import_module(f"vitreous.verbs.{file}"), kind)
+    found: type[Verb[Any]] = getattr(import_module(f"vitreous.verbs.{file}"), kind)
+    return found
 
 
 def summaries() -> dict[str, dict[str, str]]:

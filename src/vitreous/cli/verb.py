@@ -28,6 +28,7 @@ from typing import (
     get_type_hints,
 )
 
+from vitreous.allocator import keep_memory
 from vitreous.arguments import NamedValue, check_values, in_python, not_bound
 from vitreous.callbacks import Callbacks
 from vitreous.config.options import Option
@@ -164,6 +165,7 @@ def make(
     verb: type[Verb[R]], values: dict[str, Any], place: NamedValue = in_python, *, in_command: bool = False
 ) -> Verb[R]:
     """The verb with these options; one that its field's type does not allow is refused."""
+    keep_memory()  # before anything is computed
     hints = {field.name: field.hint for field in fields_of(verb, in_command=in_command)}
     return verb(**check_values(values, hints, place))
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 from statistics import fmean
-from typing import Any, Literal
+from typing import Any
 
+from vitreous.config.study import Equal
 from vitreous.data.source import Split
 from vitreous.distributed.meter import Cost
 from vitreous.evaluate.spread import Accuracies, Difference, Gaps, Verdict, difference, judge
 from vitreous.explain.analysis.bias_numbers import Bias
-
-Equal = Literal["time", "flops"]
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from vitreous.config.study import Protocol
 from vitreous.report.html import Html, document, facts, table, tag
 from vitreous.report.numbers import parameters
 from vitreous.report.page import duration, operations
 from vitreous.report.paper_table import BENCHMARKS, DAYS, EXAFLOPS, TABLE_2, core_days
-from vitreous.report.transferred import GROUPS, SOME_OF_VTAB, VTAB, Mean, Protocol, Task, TaskScore, Transfer
+from vitreous.report.transferred import GROUPS, SOME_OF_VTAB, VTAB, Mean, Task, TaskScore, Transfer
 
 UNFINISHED = ": it was stopped, and these are the scores that it has so far; repeat the command to go on."
 WORDS: dict[Protocol, str] = {

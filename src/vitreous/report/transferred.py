@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass, field
 from statistics import fmean
-from typing import Any, Literal
+from typing import Any
 
+from vitreous.config.study import Protocol
 from vitreous.data.datasets.entry import Group
 from vitreous.report.paper_table import CoreDays, core_days
 
-Protocol = Literal["vtab-1k", "full", "linear", "knn", "fewshot-5"]
 Setting = float | int | str | bool | None
 GROUPS: tuple[Group, ...] = ("natural", "specialized", "structured")
 VTAB_TASKS: dict[Group, int] = {"natural": 7, "specialized": 4, "structured": 8}

@@ -14,12 +14,12 @@ from vitreous.callbacks import Event
 from vitreous.config.overrides import override
 from vitreous.config.train import Training
 from vitreous.data.loader import Loader
+from vitreous.data.opening import open_images
 from vitreous.data.source import Data, Split
 from vitreous.distributed.meter import Cost
 from vitreous.errors import UserError
 from vitreous.evaluate.features import compute_features
 from vitreous.evaluate.knn import vote_neighbours
-from vitreous.inference.opening import open_images
 from vitreous.model.family import build_network, count_flops
 from vitreous.model.network import Network
 from vitreous.objectives.build import build_objective
@@ -34,7 +34,7 @@ from vitreous.training.loop import Evaluate, Outcome
 from vitreous.training.recipes.pretrain import PRETRAINING
 from vitreous.training.request import PretrainRequest
 from vitreous.training.result import PretrainResult, pretrain_card
-from vitreous.training.start import ASIDE, dataset_stats, evaluation_loader, set_aside, some_of, whiten
+from vitreous.training.start import MIN_HELD_OUT, dataset_stats, evaluation_loader, hold_out, some_of, whiten
 
 NEIGHBOURS = 20
 """Of the live k-NN accuracy."""
@@ -66,7 +66,7 @@ class Unlabelled:
     def open(self, context: Context, data: Data, saved: RunConfig | None) -> Opened:
         """What the recipe makes of these images, of which a few are set aside."""
         training = self._choose(context.request, data) if saved is None else saved.training
-        return Opened(set_aside(data, training.seed), training)
+        return Opened(hold_out(data, training.seed), training)
 
     def _choose(self, request: PretrainRequest, data: Data) -> Training:
         if unused := sorted(UNUSED & set(request.overrides)):
@@ -100,7 +100,7 @@ class Unlabelled:
     def _most(self, opened: Opened) -> int:
         """Images of a live evaluation at most."""
         affordable = int(MAX_KNN_FLOPS / 5 / count_flops(opened.training.model))
-        return min(len(opened.data.splits["val"]), max(50, min(ASIDE, affordable)))
+        return min(len(opened.data.splits["val"]), max(50, min(MIN_HELD_OUT, affordable)))
 
     def _time_evaluation(
         self, context: Context, opened: Opened, objective: Objective, most: int, deadline: Deadline

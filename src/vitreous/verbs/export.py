@@ -129,10 +129,9 @@ class Export(Verb[Path]):
                 f"{checked.max_probability_difference:.2g}"
             )
             if (accuracy := metadata.accuracy) is not None:
-                print(
-                    f"accuracy: {accuracy.int8:.2%} in int8, {accuracy.fp32:.2%} in float32, of {accuracy.images:,} "
-                    "held-out images" + ("; the costliest operations stayed in float32" if metadata.accuracy_control else "")
-                )
+                kept = "; the costliest operations stayed in float32" if metadata.accuracy_control else ""
+                images = f"{accuracy.images:,} held-out images"
+                print(f"accuracy: {accuracy.int8:.2%} in int8, {accuracy.fp32:.2%} in float32, of {images}{kept}")
         auto = "AutoModel"
         if self.to == "huggingface" and open_model(self.bundle).labels:
             auto = "AutoModelForImageClassification"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import overload
 
+from vitreous.allocator import keep_memory
 from vitreous.arguments import Count, checked
 from vitreous.data.opening import choose_split, open_dataset
 from vitreous.data.shards.opening import is_shards
@@ -24,6 +25,7 @@ from vitreous.model.vit import ViT
 from vitreous.verbs.predict import predict
 from vitreous.weights.bundle import Bundle
 
+keep_memory()  # whoever loads a model computes with it
 
 @dataclass(frozen=True)
 class Model:

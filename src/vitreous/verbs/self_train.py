@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from vitreous.cli.verb import Verb, verb
-from vitreous.studies.self_training.request import SelfTrainRequest
+from vitreous.studies.self_train.request import SelfTrainRequest
 from vitreous.training.request import request_of
 from vitreous.verbs.ending import ending_status, stopped_text
-from vitreous.verbs.options import DeviceOption, WorkersOption
+from vitreous.verbs.options import StudyOptions
 
 if TYPE_CHECKING:
     from vitreous.report.rounds import Round
-    from vitreous.studies.self_training.folder import SelfTrainResult
+    from vitreous.studies.self_train.result import SelfTrainResult
 
 
 @dataclass(frozen=True)
-class SelfTrain(WorkersOption, DeviceOption, SelfTrainRequest, Verb["SelfTrainResult"]):
+class SelfTrain(StudyOptions, SelfTrainRequest, Verb["SelfTrainResult"]):
     """Learn from a few labelled and many unlabelled images: Noisy Student.
 
     A teacher learns from the labelled images and labels the others; a noised student learns from both and becomes the
@@ -26,14 +25,11 @@ class SelfTrain(WorkersOption, DeviceOption, SelfTrainRequest, Verb["SelfTrainRe
     command: it resumes where it stopped.
     """
 
-    _: KW_ONLY
-    out: str | Path | None = None
-    """FOLDER: The folder of all rounds. Default: runs/NAME-self-train."""
     resumes: ClassVar[bool] = True
 
     def run(self) -> SelfTrainResult:
         """Train a teacher, then students on its labels; or go on with what the same call began."""
-        from vitreous.studies.self_training.self_training import SelfTraining
+        from vitreous.studies.self_train.self_train import self_train
         from vitreous.training.context import local_runtime
         from vitreous.training.folder import run_name, run_place
 
@@ -41,7 +37,7 @@ class SelfTrain(WorkersOption, DeviceOption, SelfTrainRequest, Verb["SelfTrainRe
         run = run_place(self.out, self.labelled, f"{run_name(self.labelled)}-self-train")
         run_place(self.out, self.unlabelled, run.name)
         runtime = local_runtime(self.workers, self.device, tensorboard=False)
-        return SelfTraining(request_of(SelfTrainRequest, self), run, runtime, self.told).run()
+        return self_train(request_of(SelfTrainRequest, self), run, runtime, self.told, overwrite=self.overwrite)
 
     def show(self, result: SelfTrainResult) -> None:
         """Each round's accuracy, which one is kept, and how to use it."""
@@ -69,10 +65,12 @@ def _against_teacher(result: SelfTrainResult) -> list[str]:
     if paired is None:
         return []
     low, high = (f"{100 * value:+.1f}" for value in paired.interval)
-    return [
-        f"kept less teacher: {100 * paired.difference:+.1f} points on the same {paired.n:,} images ({paired.split}), "
-        f"95 % interval {low} to {high}"
-    ]
+    measured = (
+        f"{paired.n:,} test images, 95 % interval {low} to {high}"
+        if paired.split == "test"
+        else f"{paired.n:,} validation images (optimistic: the same images selected the round)"
+    )
+    return [f"kept less teacher: {100 * paired.difference:+.1f} points on the same {measured}"]
 
 
 def _line(one: Round) -> str:

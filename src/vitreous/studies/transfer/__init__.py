@@ -1,1 +1,1 @@
-"""A model transferred to many tasks: which they are, what is measured on each, and in what time."""
+"""A transfer of a model to many tasks."""

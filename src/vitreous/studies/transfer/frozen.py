@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 
-from vitreous.callbacks import Callbacks
+from vitreous.config.study import Protocol
 from vitreous.data.source import Data, Source, Split
 from vitreous.data.subset import balanced_order, random_subset
 from vitreous.errors import UserError
 from vitreous.evaluate.fewshot import DRAWS, STRENGTH
 from vitreous.evaluate.knn import TEMPERATURE
-from vitreous.evaluate.probe import seconds_per_image
-from vitreous.inference.engine import Deployed
+from vitreous.evaluate.probe import seconds_per_image as seconds_to_learn
+from vitreous.inference.engine import InferenceModel
 from vitreous.inference.probing import (
     FeatureReader,
     ProbeScore,
@@ -23,8 +23,8 @@ from vitreous.inference.probing import (
     score_neighbours,
 )
 from vitreous.model.family import count_flops
-from vitreous.report.transferred import Absent, Protocol, Setting, TaskScore
-from vitreous.studies.transfer.speed import seconds_per_look
+from vitreous.report.transferred import Absent, Setting, TaskScore
+from vitreous.studies.timing import seconds_per_image
 from vitreous.studies.transfer.tasks import SEED, OpenTask
 from vitreous.training.folder import source_digest
 
@@ -32,117 +32,108 @@ FROZEN: tuple[Protocol, ...] = ("linear", "knn", "fewshot-5")
 SHOTS = 5
 NEIGHBOURS = 20
 """Which of the k is reported: the one that DINO's authors found best throughout. The others are in the settings."""
-FEW = 50
+MIN_IMAGES = 50
 """Images of which features are wanted at least, of each split."""
 TESTING = 0.5
-"""The share of the time that test images may take."""
+"""The fraction of the time that test images may take."""
 
 
-@dataclass
-class FrozenFeatures:
-    """A model whose features are asked for: task after task, each image once."""
+def measure_frozen(
+    model: InferenceModel,
+    task: OpenTask,
+    protocols: Sequence[Protocol],
+    seconds: float | None,
+    *,
+    workers: int,
+    progress: Callable[[str, int, int], None],
+    counted: bool,
+) -> list[TaskScore | Absent]:
+    """What these protocols come to on a task, in about so many seconds; None for all the time it takes.
 
-    model: Deployed
-    workers: int
-    callbacks: Callbacks
-    looks: dict[str, float] = field(default_factory=dict)
-    """By task: seconds for an image, decoding included, where that was measured."""
-
-    def measure(
-        self, task: OpenTask, protocols: Sequence[Protocol], seconds: float | None, *, counted: bool = False
-    ) -> list[TaskScore | Absent]:
-        """What these protocols come to on a task, in about so many seconds; None for all the time it takes.
-
-        counted: the operations of features that are kept are with an earlier score of the same transfer.
-        """
-        began = time.perf_counter()
-        what = f"{task.named.name}: features"
-        reader = FeatureReader(
-            self.model, None, self.workers, lambda done, total: self.callbacks.progress(what, done, total)
-        )
-        linear = "linear" in protocols
-        data = task.data if seconds is None else self._part(task, seconds, protocols)
-        splits = reader.splits(data, SEED, validate=linear)
-        used = sum(len(part[1]) for part in (splits.train, splits.val, splits.test) if part is not None)
-        flops = float((reader.computed if counted else used) * count_flops(self.model.config))
-        remarks = [*reader.cache.remarks]
-        if kept := used - reader.computed:
-            said = f"features of {kept:,} images were kept from an earlier command; the time is without them."
-            remarks.append(said)
-        if reader.unreadable:
-            remarks.append(f"{len(reader.unreadable)} images could not be read and were left out.")
-        found: list[TaskScore | Absent] = []
-        for protocol in protocols:
-            try:
-                one = self._score(task, protocol, data, splits, remarks)
-            except UserError as error:
-                found.append(Absent(task.named.name, task.task.group, protocol, str(error).rstrip(".")))
-                continue
-            found.append(replace(one, flops=flops, seconds=time.perf_counter() - began))
-            flops, began = 0.0, time.perf_counter()  # features are paid for by the first
-        return found
-
-    def _score(
-        self, task: OpenTask, protocol: Protocol, data: Data, splits: ProbeSplits, remarks: Sequence[str]
-    ) -> TaskScore:
-        """data: what there was time for; splits: its features."""
+    counted: the operations of features that are kept are with an earlier score of the same transfer.
+    """
+    began = time.perf_counter()
+    what = f"{task.named.name}: features"
+    reader = FeatureReader(model, None, workers, lambda done, total: progress(what, done, total))
+    data = task.data if seconds is None else subset_in_time(model, task, seconds, protocols, workers)
+    splits = reader.splits(data, SEED, validate="linear" in protocols)
+    used = sum(len(part[1]) for part in (splits.train, splits.val, splits.test) if part is not None)
+    flops = float((reader.computed if counted else used) * count_flops(model.config))
+    remarks = [*reader.cache.remarks]
+    if kept := used - reader.computed:
+        remarks.append(f"features of {kept:,} images were kept from an earlier command; the time is without them.")
+    if reader.unreadable:
+        remarks.append(f"{len(reader.unreadable)} images could not be read and were left out.")
+    found: list[TaskScore | Absent] = []
+    for protocol in protocols:
         said: list[str] = []
-        score, settings = _fit(protocol, splits, data.classes, said)
+        try:
+            score, settings = _fit(protocol, splits, data.classes, said)
+        except UserError as error:
+            found.append(Absent(task.named.name, task.task.group, protocol, str(error).rstrip(".")))
+            continue
         learned: list[Split] = ["train", "val"] if protocol == "linear" and splits.val is not None else ["train"]
         few = protocol == "fewshot-5"
-        return TaskScore(
-            task=task.named.name,
-            protocol=protocol,
-            accuracy=score.accuracy,
-            interval=score.interval,
-            n=len(splits.test[1]),
-            unreadable=len(data.splits["test"]) - len(splits.test[1]),
-            of=len(task.data.splits["test"]),
-            trained_on=SHOTS * splits.classes if few else sum(len(data.splits[split]) for split in learned),
-            trained_of=SHOTS * splits.classes if few else sum(len(task.data.splits[split]) for split in learned),
-            digests={str(split): source_digest(data.splits[split]) for split in (*learned, "test")},
-            settings={**settings, **preprocess_settings(self.model)},
-            flops=0.0,
-            seconds=0.0,
-            engine=f"{self.model.engine.name} {self.model.engine.precision}",
-            draws=score.draws,
-            remarks=(*remarks, *said),
+        found.append(
+            TaskScore(
+                task=task.named.name,
+                protocol=protocol,
+                accuracy=score.accuracy,
+                interval=score.interval,
+                n=len(splits.test[1]),
+                unreadable=len(data.splits["test"]) - len(splits.test[1]),
+                of=len(task.data.splits["test"]),
+                trained_on=SHOTS * splits.classes if few else sum(len(data.splits[split]) for split in learned),
+                trained_of=SHOTS * splits.classes if few else sum(len(task.data.splits[split]) for split in learned),
+                digests={str(split): source_digest(data.splits[split]) for split in (*learned, "test")},
+                settings={**settings, **_preprocess_settings(model)},
+                flops=flops,
+                seconds=time.perf_counter() - began,
+                engine=f"{model.engine.name} {model.engine.precision}",
+                draws=score.draws,
+                remarks=(*remarks, *said),
+            )
         )
-
-    def _part(self, task: OpenTask, seconds: float, protocols: Sequence[Protocol]) -> Data:
-        """As many images of each split as fit into the time: random ones to measure, alike of each class to learn."""
-        began, data, linear = time.perf_counter(), task.data, "linear" in protocols
-        test = data.splits["test"]
-        reader = FeatureReader(self.model, None, self.workers, None)
-        look = self.looks[task.named.name] = seconds_per_look(reader.compute, test)
-        learn = seconds_per_image(self.model.config.features, len(data.classes)) if linear else 0.0
-        known: dict[Split, Source] = {split: source for split, source in data.splits.items() if split != "test"}
-        if not linear:
-            known.pop("val", None)
-        total = sum(map(len, known.values()))
-        left = seconds - (time.perf_counter() - began)
-        tested, learned = images_in_time(left, look, learn, len(test), total)
-        if (tested, learned) == (len(test), total):
-            return data
-        splits: dict[Split, Source] = {"test": random_subset(test, SEED, tested)}
-        for split, source in known.items():
-            least = SHOTS * len(data.classes) if split == "train" and "fewshot-5" in protocols else 1
-            count = min(len(source), max(least, round(learned * len(source) / total)))
-            splits[split] = source.subset(balanced_order(source.labels, SEED)[:count])
-        return replace(data, splits=splits)
+        flops, began = 0.0, time.perf_counter()  # features are paid for by the first
+    return found
 
 
-def images_in_time(seconds: float, look: float, learn: float, test: int, known: int) -> tuple[int, int]:
+def subset_in_time(
+    model: InferenceModel, task: OpenTask, seconds: float, protocols: Sequence[Protocol], workers: int
+) -> Data:
+    """As many images of each split as fit into the time: random ones to measure, alike of each class to learn."""
+    began, data, linear = time.perf_counter(), task.data, "linear" in protocols
+    test = data.splits["test"]
+    image = seconds_per_image(FeatureReader(model, None, workers, None).compute, test, SEED)
+    learn = seconds_to_learn(model.config.features, len(data.classes)) if linear else 0.0
+    known: dict[Split, Source] = {
+        split: source for split, source in data.splits.items() if split == "train" or (split == "val" and linear)
+    }
+    total = sum(map(len, known.values()))
+    left = seconds - (time.perf_counter() - began)
+    tested, learned = images_in_time(left, image, learn, len(test), total)
+    if (tested, learned) == (len(test), total):
+        return data
+    splits: dict[Split, Source] = {"test": random_subset(test, SEED, tested)}
+    for split, source in known.items():
+        least = SHOTS * len(data.classes) if split == "train" and "fewshot-5" in protocols else 1
+        count = min(len(source), max(least, round(learned * len(source) / total)))
+        splits[split] = source.subset(balanced_order(source.labels, SEED)[:count])
+    return replace(data, splits=splits)
+
+
+def images_in_time(seconds: float, image: float, learn: float, test: int, known: int) -> tuple[int, int]:
     """Of so many test images and known ones, how many there is time for: half of it for each, or what one leaves.
 
-    look: seconds for an image. learn: seconds more for one that is learned from. `FEW` of each are taken in any case.
+    image: seconds for the features of one. learn: seconds more for one that is learned from. `MIN_IMAGES` of each are
+    taken in any case.
     """
-    testing = max(TESTING * seconds, seconds - known * (look + learn))
-    tested = min(test, max(FEW, int(testing / look)))
-    return tested, min(known, max(FEW, int((seconds - tested * look) / (look + learn))))
+    testing = max(TESTING * seconds, seconds - known * (image + learn))
+    tested = min(test, max(MIN_IMAGES, int(testing / image)))
+    return tested, min(known, max(MIN_IMAGES, int((seconds - tested * image) / (image + learn))))
 
 
-def preprocess_settings(model: Deployed) -> dict[str, Setting]:
+def _preprocess_settings(model: InferenceModel) -> dict[str, Setting]:
     """How images are prepared for it."""
     fields = asdict(model.engine.preprocess)
     return {

@@ -14,11 +14,11 @@ from vitreous.data.datasets.images import has_vtab_lists
 from vitreous.data.datasets.place import PREFIX, data_root, is_here, read_card
 from vitreous.data.datasets.table import DATASETS
 from vitreous.data.datasets.vtab import TRAIN, VAL
+from vitreous.data.opening import BUILTIN, open_dataset
 from vitreous.data.shards.opening import is_shards
 from vitreous.data.shards.places import without_query
 from vitreous.data.source import Data, Source, Split, split_validation
 from vitreous.errors import UserError
-from vitreous.inference.opening import BUILTIN, open_dataset
 from vitreous.inference.probing import HELD_OUT, check_labelled
 from vitreous.report.transferred import GROUPS, Absent, Task
 from vitreous.training.folder import count_images, digest_splits, run_name

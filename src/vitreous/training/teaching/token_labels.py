@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from hashlib import sha256
 from pathlib import Path
 
 import torch
@@ -22,9 +21,8 @@ from vitreous.data.source import Source
 from vitreous.data.subset import balanced_order
 from vitreous.data.token_labels import ScoreMaps, TokenLabels
 from vitreous.errors import UserError
-from vitreous.evaluate.feature_cache import default_folder
 from vitreous.evaluate.places import place_scores
-from vitreous.evaluate.score_maps import FORMAT, Digest, MapStore, StoredMaps, image_digest, image_digests
+from vitreous.evaluate.score_maps import Digest, MapStore, StoredMaps, image_digest, image_digests
 from vitreous.inputs import read_json
 from vitreous.storage.files import write_file
 from vitreous.training.deadline import Deadline
@@ -48,9 +46,9 @@ def label_tokens(
     objective, model = training.objective, training.model
     assert isinstance(objective, TokenLabel)
     assert isinstance(model, ViTConfig)
-    store = MapStore(_folder(teacher.digest, source.classes, objective.top), len(source.classes), objective.top)
+    store = MapStore.of(teacher.digest, source.classes, objective.top)
     digests = image_digests(source, partial(callbacks.progress, "reading the training images"))
-    known = store.known(partial(callbacks.progress, "reading the token labels that are kept"))
+    known = store.index(partial(callbacks.progress, "reading the token labels that are kept"))
     new = {digest: index for index, digest in enumerate(digests) if digest is not None and digest not in known}
     if new:
         here = present(teacher, "not all of its token labels are kept any more")
@@ -62,7 +60,6 @@ def label_tokens(
         # of those that it could not look at, what can still be read is no image, now and ever after
         tried = {digest: index for digest, index in new.items() if digest not in known}
         known |= store.write_unreadable([key for key, index in tried.items() if image_digest(source, index) == key])
-    store.touch()
     for remark in store.remarks:
         callbacks.message(remark)
     maps = StoredMaps(known, digests, len(source.classes), source.name)
@@ -74,27 +71,21 @@ def whole_view(preprocess: Preprocess) -> Preprocess:
     return replace(preprocess, resize="stretch", crop=1.0)
 
 
-def _folder(teacher: str, classes: Sequence[str], kept: int) -> Path:
-    """Where maps of the teacher with this digest are kept, for any data of these classes: beside cached features."""
-    facts = json.dumps([FORMAT, teacher, list(classes), kept])
-    return default_folder().with_name("token-labels") / sha256(facts.encode()).hexdigest()[:32]
-
-
 def _scored(
     teacher: Teacher, source: Source, digests: Sequence[Digest], how: Asking
 ) -> Iterator[tuple[list[Digest], Tensor]]:
     """Digests and scores (B, h, w, K) of all images that can be read, batch by batch."""
 
-    def answer(images: Tensor) -> Tensor:
+    def predict(images: Tensor) -> Tensor:
         return place_scores(teacher.network, images)[..., teacher.columns]
 
     view = whole_view(teacher.preprocess)
-    for index, scores in ask(teacher, source, answer, how, preprocess=view, unreadable_limit=None):
+    for index, scores in ask(teacher, source, predict, how, preprocess=view, unreadable_limit=None):
         yield [digests[number] for number in index.tolist()], scores
 
 
 @dataclass(frozen=True)
-class Taught:
+class TokenLabelExample:
     """A training image and what the teacher says of its places."""
 
     image: str
@@ -114,16 +105,16 @@ def write_examples(folder: Path, maps: ScoreMaps, source: Source, seed: int) -> 
         except UserError:  # it could not be read
             continue
         shares = [[round(share, 4) for share in row] for row in likeliest.values.tolist()]
-        found.append(Taught(source.name(index), likeliest.indices.tolist(), shares))
+        found.append(TokenLabelExample(source.name(index), likeliest.indices.tolist(), shares))
     write_file(folder / EXAMPLES, json.dumps({"images": [asdict(one) for one in found]}) + "\n")
 
 
-def read_examples(folder: Path) -> tuple[Taught, ...]:
+def read_examples(folder: Path) -> tuple[TokenLabelExample, ...]:
     """What `write_examples` kept; nothing where there is nothing, or nothing that is whole."""
     path = folder / EXAMPLES
     try:
         kept = read_json(path)
         images = kept.get("images") if isinstance(kept, dict) else None
-        return tuple(from_fields(Taught, one, path) for one in images) if isinstance(images, list) else ()
+        return tuple(from_fields(TokenLabelExample, one, path) for one in images) if isinstance(images, list) else ()
     except UserError:
         return ()

@@ -12,8 +12,8 @@ from vitreous.data.source import Split
 from vitreous.errors import UserError
 from vitreous.model.family import count_flops, count_parameters, described
 from vitreous.report.compared import Cell, Compared, Trial, share_text
-from vitreous.studies.comparison.cells import RECIPE
-from vitreous.studies.comparison.plan import GRID
+from vitreous.studies.compare.cells import RECIPE
+from vitreous.studies.compare.plan import GRID, ComparePlan
 from vitreous.training.folder import training_to_json
 
 SHARED = ("objective", "augment", "optimizer", "batch_size", "ema", "whiten", "validation", "split_seed")
@@ -36,17 +36,10 @@ class Judged:
     """Of these, how many are measured."""
 
 
-def compared(name: str, config: ModelConfig, *, trained: bool, learning_rate: float | None) -> Compared:
+def describe_model(name: str, config: ModelConfig, trained: bool, learning_rate: float | None) -> Compared:
     """A model as the page describes it."""
-    return Compared(
-        name,
-        described(config),
-        count_parameters(config),
-        count_flops(config),
-        config.image_size,
-        trained,
-        learning_rate,
-    )
+    counts = count_parameters(config), count_flops(config)
+    return Compared(name, described(config), *counts, config.image_size, trained, learning_rate)
 
 
 def shared_settings(trainings: Mapping[str, Training]) -> dict[str, Any]:
@@ -69,7 +62,13 @@ def shared_settings(trainings: Mapping[str, Training]) -> dict[str, Any]:
     return found[first]
 
 
-def remarks(models: Sequence[Compared], cells: Sequence[Cell], tried: Sequence[Trial], judged: Judged) -> Iterator[str]:
+def remarks(
+    models: Sequence[Compared],
+    cells: Sequence[Cell],
+    tried: Sequence[Trial],
+    judged: Judged,
+    plan: ComparePlan | None,
+) -> Iterator[str]:
     """What a reader should beware of."""
     trained, finished = ([m for m in models if m.trained is kind] for kind in (True, False))
     if judged.split != "test":
@@ -103,6 +102,10 @@ def remarks(models: Sequence[Compared], cells: Sequence[Cell], tried: Sequence[T
             f"In {len(unread)} of {len(cells)} cells some images could not be read and were left out: {least:,} of "
             f"{judged.images:,} are left."
         )
+    if plan is not None and not plan.tuned:
+        yield "The time was too short to try learning rates: every model was trained with the recipe's own."
+    if plan is not None and not plan.bias_images:
+        yield "The time was too short to measure the inductive bias of the models."
     yield from _unequal_steps(models, cells)
     if trained and len({cell.seed for cell in cells if cell.seed is not None}) == 1:
         yield "With one seed the spread is not known, so no trained model is said to be ahead."
@@ -137,7 +140,7 @@ def _diverged(models: Sequence[Compared], cells: Sequence[Cell], tried: Sequence
             )
 
 
-def full_cells(cells: Sequence[Cell]) -> list[Cell]:
+def first_on_most(cells: Sequence[Cell]) -> list[Cell]:
     """Of each model the first training on most images that did not diverge, or the finished model itself."""
     largest = max((cell.fraction for cell in cells if cell.fraction is not None), default=None)
     found: dict[str, Cell] = {}
@@ -145,12 +148,3 @@ def full_cells(cells: Sequence[Cell]) -> list[Cell]:
         if cell.fraction in (largest, None) and not cell.diverged:
             found.setdefault(cell.model, cell)
     return list(found.values())
-
-
-def looks_per_second(trials: Sequence[Trial], forward_flops: Mapping[str, float]) -> dict[str, float]:
-    """Images that each model sees in a second, judged by its trials; a finished model has none and is left out."""
-    return {
-        name: max(t.spent.flops / t.spent.seconds for t in trials if t.model == name and not t.diverged) / flops
-        for name, flops in forward_flops.items()
-        if any(trial.model == name and not trial.diverged for trial in trials)
-    }

@@ -56,7 +56,7 @@ class Labelling:
         return found
 
     def margins(self) -> Shares:
-        """(n,) how much likelier the first class is than the second: where it is small, the label is doubtful."""
+        """(n,) how much likelier the first class is than the second: where it is small, the label is uncertain."""
         first, second = np.sort(self.probabilities, axis=1)[:, -1:-3:-1].T
         found: Shares = first - second
         return found
@@ -84,7 +84,7 @@ def ask_teacher(
     late: asked after each batch whether it is time to stop.
     """
     scores, index = Rows(len(source)), Rows(len(source))
-    for numbers, found in ask(teacher, source, teacher.scores, Asking(workers)):
+    for numbers, found in ask(teacher, source, teacher.logits, Asking(workers)):
         index.add(numbers)
         scores.add(found)
         if late():

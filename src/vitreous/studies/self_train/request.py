@@ -1,4 +1,4 @@
-"""What a person can ask of a self-training, and the requests of its rounds."""
+"""What a person can ask of a self-training, and the requests of its rounds. This file needs no torch."""
 
 from __future__ import annotations
 
@@ -45,9 +45,7 @@ class SelfTrainRequest(LabelledRequest):
         """Refuse what makes no sense together."""
         super().check()
         if self.student is not None:
-            replace(
-                self, model=self.student, budget=None, epochs=None, weights=None, preprocess=None, student=None
-            ).check()
+            FitRequest(self.labelled, model=self.student, image_size=self.image_size).check()
         if self.weights is not None and self.student is not None:
             raise UserError("student and weights: the weights say which model it is; give one of the two.")
         if self.teacher is not None and self.model is not None:
@@ -61,8 +59,8 @@ class SelfTrainRequest(LabelledRequest):
         shared = {one.name: getattr(self, one.name) for one in fields(LabelledRequest)}
         return FitRequest(self.labelled, **{**shared, "budget": budget, "overrides": as_texts(overrides)})
 
-    def dividing(self) -> FitRequest:
-        """How the labelled images are divided for all rounds: as for the first teacher's, with all overrides."""
+    def splitting(self) -> FitRequest:
+        """How the labelled images are split for all rounds: as for the first teacher's, with all overrides."""
         return replace(self.first_round(self.budget), overrides=as_texts(self.overrides))
 
     def student_round(self, number: int, budget: str | None) -> StudentRequest:

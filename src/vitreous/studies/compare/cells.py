@@ -1,0 +1,298 @@
+"""The models of a comparison, and their trainings: trials of learning rates, and cells, each in a run folder."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from vitreous.callbacks import Callbacks
+from vitreous.config.overrides import as_texts, parse_overrides
+from vitreous.config.train import Training
+from vitreous.data.source import Data, Source, Split
+from vitreous.data.subset import random_subset
+from vitreous.distributed.meter import Cost
+from vitreous.errors import UserError
+from vitreous.evaluate.classify import ClassificationResult, wilson
+from vitreous.inference.engine import open_in_torch
+from vitreous.inference.evaluation import measure_classifier
+from vitreous.inference.memory_needs import check_training_memory
+from vitreous.inference.opening import open_classifier
+from vitreous.inputs import read_json
+from vitreous.model.family import check_one_size, named_config
+from vitreous.report.compared import Cell, Trial
+from vitreous.storage.files import write_file
+from vitreous.studies.compare.plan import GRID, TRIAL, CellKey, ComparePlan
+from vitreous.studies.compare.request import CompareRequest
+from vitreous.studies.folder import finished
+from vitreous.training.context import Runtime
+from vitreous.training.folder import RESULT, read_config
+from vitreous.training.labelled import Labelled, SharedValidation
+from vitreous.training.loop import DivergedError
+from vitreous.training.measure import training_work
+from vitreous.training.request import FitRequest
+from vitreous.training.result import FitResult
+from vitreous.training.start import choose_training, split_for
+from vitreous.training.step import StepSchedule
+from vitreous.training.train import train
+from vitreous.weights.bundle import Bundle
+
+RECIPE = "plain"
+"""The one recipe for every model: nothing in it can only be done by some networks."""
+SPLIT_SEED = 0
+"""By which images are set aside and parts of them are chosen: the same for all, whatever the seed of a training."""
+HELD_OUT = 0.1
+"""The fraction of the images that finished models are measured on, where the data are in no splits."""
+MEASURED, DIVERGED = "measured.json", "diverged.json"
+"""What a comparison adds to a run folder."""
+COUNTED_STEPS = 100
+"""Steps over which the cost of one is averaged, as a keep schedule changes it on the way."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One model of a comparison."""
+
+    name: str
+    """As the person wrote it."""
+    model: str | None
+    """The preset to train; None for a finished model."""
+    overrides: dict[str, str] = field(default_factory=dict)
+    """Fields of its configuration that were set otherwise, such as {"model.window": "3"}."""
+
+    @property
+    def folder(self) -> str:
+        """A name for its folder."""
+        return re.sub(r"[^\w.+@=-]", "_", self.name.strip("/").replace("/", "-"))
+
+
+def read_candidates(models: Sequence[str | Path], image_size: int | None) -> tuple[Candidate, ...]:
+    """The models, each once: presets such as "Ti/16", with fields as in "P/4@32:attention=axial", or paths."""
+    if not models:
+        raise UserError("models: none given; name some, such as Ti/16 and bit-r50x1, or give paths of runs or bundles.")
+    found = [_read_candidate(str(model), image_size) for model in models]
+    folders = [candidate.folder for candidate in found]
+    for candidate in found:
+        if folders.count(candidate.folder) > 1:
+            raise UserError(f"models: {candidate.name} is given twice; name each model once.")
+    return tuple(found)
+
+
+def _read_candidate(text: str, image_size: int | None) -> Candidate:
+    if not text.strip():
+        raise UserError("models: an empty name; give names and paths with single commas between them.")
+    try:
+        if Path(text).exists():
+            return Candidate(str(Path(text)), None)
+    except (OSError, ValueError):  # too long a name, or a null byte
+        pass
+    name, *settings = text.split(":")
+    try:
+        config = named_config(name)
+    except UserError as error:
+        if text.startswith("hf:"):
+            return Candidate(text, None)
+        raise UserError(
+            f"{str(error).rstrip('.?')}, or the path of a run or a bundle; nothing lies at {text}."
+        ) from None
+    check_one_size(name, image_size)
+    overrides = {f"model.{field}": value for field, value in parse_overrides(settings).items()}
+    for change in overrides:
+        if not hasattr(config, change.removeprefix("model.")):
+            raise UserError(f"model {text!r}: {name} has no field {change.removeprefix('model.')!r}; leave it out.")
+    return Candidate(text, name, overrides)
+
+
+@dataclass(frozen=True)
+class CompareContext:
+    """What all trainings of a comparison are done with."""
+
+    request: CompareRequest
+    data: Data
+    folder: Path
+    runtime: Runtime
+    callbacks: Callbacks
+
+    def cell_place(self, key: CellKey, candidate: Candidate) -> Path:
+        """The run folder of a cell."""
+        return self.folder / "cells" / candidate.folder / f"{key.fraction:g}" / f"seed-{key.seed}"
+
+
+def check_training(context: CompareContext, candidate: Candidate) -> Training:
+    """The training that a model would get, refused now if it cannot be: not when it is its turn, hours later."""
+    requests = (unit_request(context, candidate, fraction, 0) for fraction in sorted(context.request.fractions))
+    training = [choose_training(request, context.data, None) for request in requests][-1]  # on the most images
+    if not training.validation and "val" not in context.data.splits:
+        raise UserError("validation=0: without validation images no learning rate can be chosen; leave it out.")
+    check_training_memory(training, len(split_for(training, context.data).train), context.runtime.world)
+    return training
+
+
+def unit_request(
+    context: CompareContext,
+    candidate: Candidate,
+    fraction: float,
+    seed: int,
+    overrides: Mapping[str, str] | None = None,
+    **length: Any,
+) -> FitRequest:
+    """The request of one training. length: its budget, or its epochs."""
+    changed = {**as_texts(context.request.overrides), **candidate.overrides, **(overrides or {})}
+    if "val" not in context.data.splits:
+        changed["split_seed"] = str(SPLIT_SEED)
+    if fraction < 1:
+        changed["share"] = f"{fraction:g}"
+    size = None if candidate.model is None or "@" in candidate.model else context.request.image_size
+    return FitRequest(
+        context.request.data,
+        model=candidate.model,
+        image_size=size,
+        recipe=RECIPE,
+        seed=seed,
+        overrides=changed,
+        **length,
+    )
+
+
+def measured_split(data: Data) -> tuple[Split, Source]:
+    """What accuracies are measured on: the test split, else the validation images, else some that are set aside."""
+    data = data if "test" in data.splits else data.with_validation(HELD_OUT, SPLIT_SEED)
+    split: Split = "test" if "test" in data.splits else "val"
+    return split, data.splits[split]
+
+
+def try_rate(context: CompareContext, candidate: Candidate, rate: float, plan: ComparePlan) -> tuple[Trial, bool]:
+    """A short training, judged by its validation images; and whether it was done before."""
+    budget = f"{TRIAL * plan.cell_seconds:.2f}s"
+    request = unit_request(context, candidate, plan.tuned_on, 0, _shared_overrides(rate, plan), budget=budget)
+    place = context.folder / "tuning" / candidate.folder / f"{rate:g}"
+    before = is_done(place)
+    result = _train_unit(context, candidate, request, place, plan)
+    if result is None:
+        return Trial(candidate.name, rate, 0.0, None, plan.val_images, Cost(), diverged=True), before
+    found = result.validation
+    assert found is not None
+    return Trial(candidate.name, rate, found.top1, found.loss, found.n, result.spent), before
+
+
+def learning_rates(training: Training) -> list[float]:
+    """Those to be tried."""
+    return [float(f"{factor * training.optimizer.learning_rate:.3g}") for factor in GRID]
+
+
+def train_cell(
+    context: CompareContext, key: CellKey, candidate: Candidate, learning_rate: float, plan: ComparePlan
+) -> Cell:
+    """One cell, in its time or, where they are to be equal, with its operations; measured as all are."""
+    place = context.cell_place(key, candidate)
+    training = choose_training(unit_request(context, candidate, key.fraction, key.seed), context.data, None)
+    split = split_for(training, context.data)
+    length: dict[str, Any] = {"budget": f"{plan.cell_seconds}s"}
+    if plan.cell_flops is not None:
+        length = {"epochs": equal_epochs(training, len(split.train), plan.cell_flops)}
+    overrides = _shared_overrides(learning_rate, plan)
+    request = unit_request(context, candidate, key.fraction, key.seed, overrides, **length)
+    result = _train_unit(context, candidate, request, place, plan)
+    n = plan.measured_images
+    cell = Cell(
+        model=key.model,
+        fraction=key.fraction,
+        seed=key.seed,
+        place=str(place),  # where it lies now; the folder may have been moved since
+        images=None,
+        accuracy=0.0,
+        interval=wilson(0, n),
+        n=n,
+        validation=None,
+        spent=None,
+        diverged=True,
+    )
+    if result is None:  # it is counted as one that has none of the images right
+        return cell
+    found = _measure_cell(context, place, random_subset(measured_split(split)[1], SPLIT_SEED, n))
+    saved = read_config(place)
+    assert saved is not None
+    optimizer = saved.training.optimizer
+    return replace(
+        cell,
+        images=result.images,
+        accuracy=found.top1,
+        interval=found.top1_interval,
+        n=found.n,
+        validation=None if result.validation is None else result.validation.top1,
+        spent=result.spent,
+        settings={
+            "optimizer": optimizer.name,
+            "learning_rate": optimizer.learning_rate,
+            "weight_decay": optimizer.weight_decay,
+            "batch_size": min(saved.training.batch_size, result.images),
+            "steps": result.steps,
+            "best_step": result.best_step,
+        },
+        diverged=False,
+    )
+
+
+def _measure_cell(context: CompareContext, place: Path, images: Source) -> ClassificationResult:
+    """How well a finished cell does; it is kept beside its weights."""
+    kept = place / MEASURED
+    if kept.exists():
+        return ClassificationResult.from_json(read_json(kept))
+    result = measure_model(context, open_classifier(place), images)
+    write_file(kept, json.dumps(result.to_json()) + "\n")
+    return result
+
+
+def measure_model(
+    context: CompareContext, bundle: Bundle, images: Source, workers: int | None = None
+) -> ClassificationResult:
+    """How well any classifier does."""
+    engine = open_in_torch(bundle, str(context.runtime.device))
+    return measure_classifier(engine, images, workers=context.runtime.workers if workers is None else workers)[0]
+
+
+def _shared_overrides(learning_rate: float, plan: ComparePlan) -> dict[str, str]:
+    return {"optimizer.learning_rate": str(learning_rate), "evaluations": str(plan.evaluations)}
+
+
+def _train_unit(
+    context: CompareContext, candidate: Candidate, request: FitRequest, place: Path, plan: ComparePlan
+) -> FitResult | None:
+    """What came of a training; None where it diverged, now or before: once more it would do so again."""
+    if (place / DIVERGED).exists():
+        return None
+    method = Labelled(
+        data=lambda _: context.data,
+        measured=("val",),
+        validation=SharedValidation(SPLIT_SEED, plan.val_images, plan.speeds[candidate.name].image),
+        page=False,
+        writing_seconds=1.0,
+    )
+    quiet = replace(context.callbacks, message=lambda text: None, started=None)
+    try:
+        return finished(train(request, place, context.runtime, quiet, method))
+    except DivergedError as error:
+        write_file(place / DIVERGED, json.dumps({"diverged": str(error)}) + "\n")
+        return None
+
+
+def is_done(place: Path) -> bool:
+    """Whether nothing is left to be trained there."""
+    return (place / RESULT).exists() or (place / DIVERGED).exists()
+
+
+def equal_epochs(training: Training, images: int, flops: float) -> float:
+    """Epochs after which a training on so many images has done about so many operations, forward and backward."""
+    batch = min(training.batch_size, images)
+    return max(1, round(flops / step_flops(training, images))) / (images // batch)
+
+
+def step_flops(training: Training, images: int) -> float:
+    """Floating-point operations of one step of a training on so many images, forward and backward."""
+    batch = min(training.batch_size, images)
+    return (
+        training_work(training, COUNTED_STEPS * batch, StepSchedule(COUNTED_STEPS), COUNTED_STEPS).flops / COUNTED_STEPS
+    )

@@ -1,0 +1,407 @@
+"""A comparison of models: speeds are measured, learning rates tried, cells trained one by one; then who is ahead."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from vitreous.callbacks import Callbacks
+from vitreous.config.fields import from_fields
+from vitreous.config.train import Training
+from vitreous.data.copies import note_copies
+from vitreous.data.opening import open_dataset
+from vitreous.data.source import Source, Split
+from vitreous.data.subset import balanced_order, random_subset
+from vitreous.distributed.meter import Cost, Meter
+from vitreous.errors import UserError
+from vitreous.explain.analysis.bias import measure_bias
+from vitreous.explain.analysis.bias_numbers import Bias
+from vitreous.inference.memory_needs import choose_bias_batch
+from vitreous.inference.opening import open_classifier
+from vitreous.inference.speed import machine_features
+from vitreous.inputs import read_json
+from vitreous.interrupt import Interrupted
+from vitreous.model.family import build_network
+from vitreous.report.compared import Cell, Comparison, Trial, share_text
+from vitreous.report.comparison import comparison_page
+from vitreous.storage.files import write_file
+from vitreous.studies.compare.cells import (
+    SPLIT_SEED,
+    Candidate,
+    CompareContext,
+    check_training,
+    is_done,
+    learning_rates,
+    measure_model,
+    measured_split,
+    read_candidates,
+    step_flops,
+    train_cell,
+    try_rate,
+)
+from vitreous.studies.compare.plan import (
+    GRID,
+    MAX_BIAS_IMAGES,
+    TRIAL,
+    ComparePlan,
+    ModelWork,
+    cells_of,
+    check_fits,
+    plan_comparison,
+)
+from vitreous.studies.compare.remarks import Judged, describe_model, first_on_most, remarks, shared_settings
+from vitreous.studies.compare.request import CompareRequest
+from vitreous.studies.folder import StoppedError, StudyConfig, hold_study, open_study, write_result
+from vitreous.studies.timing import Speed, seconds_per_image, seconds_per_step
+from vitreous.training.context import Runtime
+from vitreous.training.deadline import Deadline
+from vitreous.training.folder import CONFIG, DataIdentity
+from vitreous.training.start import split_for
+from vitreous.weights.bundle import Bundle, weights_digest
+
+WRITING_SECONDS = 2.0
+"""What the page takes on two quiet cores."""
+SETTLED = ("evaluations", "val_images", "measured_images")
+"""Fields of the plan that the page shows."""
+GROWING = ("models", "fractions", "seeds")
+"""Fields of a request that may grow when a comparison goes on."""
+
+
+def compare(
+    request: CompareRequest, folder: Path, runtime: Runtime, callbacks: Callbacks, *, overwrite: bool = False
+) -> Comparison:
+    """Train every model with every fraction of the images and every seed, or go on with that; say who is ahead."""
+    candidates = read_candidates(request.models, request.image_size)
+    request = replace(request, models=tuple(candidate.name for candidate in candidates))
+    deadline = _deadline(request, candidates, runtime, callbacks)
+    data = note_copies(open_dataset(request.data))
+    config = StudyConfig(request, {"data": DataIdentity.of(data)})
+    saved = open_study(folder, config, {"data": str(request.data)}, (*GROWING, "budget"), overwrite=overwrite)
+    if saved is not None:
+        _check_growth(saved, request, folder)
+    context = CompareContext(request, data, folder, runtime, callbacks)
+    models = _open_models(context, candidates)
+    plan = _settle(context, saved, models, deadline)
+    units: list[Unit] = []
+    complete = False
+    with hold_study(folder, "compare", saved, callbacks, overwrite):
+        replace(config, plan={} if plan is None else asdict(plan)).write(folder)
+        try:
+            for unit in _do_units(context, models, plan):
+                units.append(unit)
+            complete = True
+        except (StoppedError, Interrupted):  # what is there by then is written
+            pass
+        result = _result(context, models, plan, config.data["data"], units, complete)
+        if result.cells or complete:
+            write_result(folder, "compare", result.to_json(), comparison_page(result))
+    return result
+
+
+@dataclass(frozen=True)
+class ComparedModels:
+    """The models of a comparison, opened, and what they are measured on."""
+
+    candidates: tuple[Candidate, ...]
+    trainings: dict[str, Training]
+    """Of each model to train, on the most images."""
+    finished: dict[str, Bundle]
+    settings: dict[str, Any]
+    """What all trainings share."""
+    split: Split
+    images: Source
+    """All that accuracies may be of."""
+
+    @property
+    def to_train(self) -> dict[str, Candidate]:
+        """Those that are not finished."""
+        return {one.name: one for one in self.candidates if one.name in self.trainings}
+
+
+@dataclass(frozen=True)
+class ModelBias:
+    """The inductive bias of one model."""
+
+    model: str
+    bias: Bias
+
+
+Unit = Trial | Cell | ModelBias
+"""What is done one after the other."""
+
+
+def _open_models(context: CompareContext, candidates: tuple[Candidate, ...]) -> ComparedModels:
+    """Refuse a model that cannot be trained or measured here, before any is."""
+    trainings = {one.name: check_training(context, one) for one in candidates if one.model is not None}
+    finished = {one.name: open_classifier(one.name) for one in candidates if one.model is None}
+    data = context.data
+    split, images = measured_split(split_for(next(iter(trainings.values())), data) if trainings else data)
+    for bundle in finished.values():
+        images.relabelled(bundle.labels)
+    return ComparedModels(candidates, trainings, finished, shared_settings(trainings), split, images)
+
+
+def _deadline(
+    request: CompareRequest, candidates: Sequence[Candidate], runtime: Runtime, callbacks: Callbacks
+) -> Deadline | None:
+    if request.budget is not None:
+        return Deadline(request.budget, WRITING_SECONDS, Meter(began=callbacks.started), runtime.world)
+    if any(candidate.model is not None for candidate in candidates):
+        raise UserError("budget: none given; say how long everything may take, such as 10m or 2h.")
+    return None
+
+
+def _check_growth(saved: StudyConfig, request: CompareRequest, folder: Path) -> None:
+    """Refuse to go on with less than was asked for before."""
+    before = saved.request
+    assert isinstance(before, CompareRequest)
+    if saved.plan and before.budget != request.budget:
+        saved.check_same(replace(saved, request=replace(before, budget=request.budget)), {}, folder)
+    for name in ("models", "fractions"):
+        if missing := [one for one in getattr(before, name) if one not in getattr(request, name)]:
+            raise UserError(
+                f"{folder}: holds a comparison with {missing[0]} among its {name}; name it too (more may be added), "
+                "begin anew with --overwrite, or write to another folder (--out)."
+            )
+    if request.seeds < before.seeds:
+        raise UserError(
+            f"{folder}: holds a comparison with seeds={before.seeds}, not {request.seeds}; give as many or more, begin "
+            "anew with --overwrite, or write to another folder (--out)."
+        )
+
+
+def _settle(
+    context: CompareContext, saved: StudyConfig | None, models: ComparedModels, deadline: Deadline | None
+) -> ComparePlan | None:
+    """What every training gets: as it was settled before, or planned now; None where nothing is trained."""
+    before = from_fields(ComparePlan, saved.plan, context.folder / CONFIG) if saved is not None and saved.plan else None
+    if deadline is None or not models.trainings:
+        return before
+    speeds = {} if before is None else before.speeds
+    works = {one.name: _measure_work(context, models, one.name) for one in models.candidates if one.name not in speeds}
+    if before is not None:
+        for name in works.keys() & models.trainings.keys():
+            check_fits(name, works[name].speed, before, context.folder)
+        return replace(before, speeds={**speeds, **{name: work.speed for name, work in works.items()}})
+    any_training = next(iter(models.trainings.values()))
+    return plan_comparison(
+        context.request,
+        works,
+        deadline,
+        val=len(split_for(any_training, context.data).splits["val"]),
+        measured=len(models.images),
+        evaluations=any_training.evaluations,
+    )
+
+
+def _measure_work(context: CompareContext, models: ComparedModels, name: str) -> ModelWork:
+    """How long a model takes for an image, and for a step if it is to be trained."""
+    training, bundle = models.trainings.get(name), models.finished.get(name)
+    if training is not None:
+        bundle = Bundle(build_network(training.model, seed=0).eval(), training.preprocess, context.data.classes)
+    assert bundle is not None
+    image = seconds_per_image(lambda some: measure_model(context, bundle, some, workers=0), models.images)
+    if training is None:
+        return ModelWork(Speed(image))
+    source = split_for(training, context.data).train
+    return ModelWork(
+        Speed(image, seconds_per_step(training, source, context.runtime)), step_flops(training, len(source))
+    )
+
+
+def _say_plan(context: CompareContext, plan: ComparePlan, to_train: Mapping[str, Candidate]) -> None:
+    say, request = context.callbacks.message, context.request
+    keys = cells_of(list(to_train), request)
+    left = sum(not is_done(context.cell_place(key, to_train[key.model])) for key in keys)
+    done = f" ({len(keys) - left} are finished)" if left < len(keys) else ""
+    each = "s each" if request.equal == "time" else "s each on average"
+    trials = (
+        f", and before them {len(to_train) * len(GRID)} trials of {TRIAL * plan.cell_seconds:.3g} s to choose learning "
+        "rates"
+    )
+    say(f"{len(keys)} cells of {plan.cell_seconds:g} {each}{done}{trials * plan.tuned}.")
+    if not plan.tuned:
+        say(
+            f"There is no time to try learning rates (a trial of {TRIAL * plan.cell_seconds:.3g} s is too short for "
+            "the slowest model): every model has the recipe's own."
+        )
+    say(
+        f"Every training looks {plan.evaluations} times at the same {plan.val_images:,} validation images; accuracies "
+        f"are of the same {plan.measured_images:,} images."
+    )
+    if plan.cell_flops is not None:
+        say(f"Each cell trains with {plan.cell_flops:.3g} floating-point operations.")
+
+
+def _do_units(context: CompareContext, models: ComparedModels, plan: ComparePlan | None) -> Iterator[Unit]:
+    """All trials, cells, finished models and biases, in this order; those that are done already are only read."""
+    measured_images, cells = len(models.images), list[Cell]()
+    if plan is not None:
+        measured_images = plan.measured_images
+        _say_plan(context, plan, models.to_train)
+        trials = list[Trial]()
+        for trial in _try_rates(context, models, plan):
+            trials.append(trial)
+            yield trial
+        for cell in _train_cells(context, plan, models.to_train, choose_rates(trials, models.trainings, plan)):
+            cells.append(cell)
+            yield cell
+    for name, bundle in models.finished.items():
+        cells.append(
+            _measure_finished(context, name, bundle, random_subset(models.images, SPLIT_SEED, measured_images))
+        )
+        yield cells[-1]
+    yield from _measure_biases(context, models, cells, MAX_BIAS_IMAGES if plan is None else plan.bias_images)
+
+
+def _try_rates(context: CompareContext, models: ComparedModels, plan: ComparePlan) -> Iterator[Trial]:
+    number, of = 0, len(models.trainings) * len(GRID)
+    for name, candidate in models.to_train.items() if plan.tuned else ():
+        for rate in learning_rates(models.trainings[name]):
+            trial, before = try_rate(context, candidate, rate, plan)
+            number += 1
+            if not before:
+                said = f"{trial.accuracy:.1%} of {trial.n:,} validation images, {trial.spent.seconds:.0f} s"
+                context.callbacks.message(
+                    f"trial {number} of {of} ({name}, learning rate {rate:g}): {'diverged' if trial.diverged else said}"
+                )
+            yield trial
+
+
+def choose_rates(
+    trials: Sequence[Trial], trainings: Mapping[str, Training], plan: ComparePlan | None
+) -> dict[str, float]:
+    """Of each model the learning rate with the best validation accuracy, of equal ones that with the lower loss.
+
+    Without trials, the recipe's own. A model that diverged at every rate has none.
+    """
+    if plan is not None and not plan.tuned:
+        return {name: training.optimizer.learning_rate for name, training in trainings.items()}
+    chosen = {}
+    for name in trainings:
+        ended = [trial for trial in trials if trial.model == name and not trial.diverged]
+        if ended:
+            chosen[name] = max(ended, key=lambda trial: (trial.accuracy, -(trial.loss or 0.0))).learning_rate
+    return chosen
+
+
+def _train_cells(
+    context: CompareContext, plan: ComparePlan, to_train: Mapping[str, Candidate], rates: Mapping[str, float]
+) -> Iterator[Cell]:
+    for name in to_train.keys() - rates.keys():
+        context.callbacks.message(f"{name}: diverged at every learning rate, so it is not trained further.")
+    keys = cells_of([name for name in to_train if name in rates], context.request)
+    for number, key in enumerate(keys, start=1):
+        candidate = to_train[key.model]
+        before = is_done(context.cell_place(key, candidate))
+        cell = train_cell(context, key, candidate, rates[key.model], plan)
+        if not before:
+            what = f"{key.model}, {share_text(key.fraction)} of the images, seed {key.seed}"
+            context.callbacks.message(f"cell {number} of {len(keys)} ({what}): {_cell_text(cell)}")
+        yield cell
+
+
+def _cell_text(cell: Cell) -> str:
+    if cell.spent is None:
+        return "diverged"
+    return f"{cell.accuracy:.1%} of {cell.n:,} images, {cell.settings['steps']:,} steps, {cell.spent.seconds:.0f} s"
+
+
+def _measure_finished(context: CompareContext, name: str, bundle: Bundle, images: Source) -> Cell:
+    """How well a finished model does."""
+    found = measure_model(context, bundle, images)
+    context.callbacks.message(f"{name}: {found.top1:.1%} of {found.n:,} images")
+    spent = bundle.info.get("spent")
+    return Cell(
+        model=name,
+        fraction=None,
+        seed=None,
+        place=name,
+        images=None,
+        accuracy=found.top1,
+        interval=found.top1_interval,
+        n=found.n,
+        validation=None,
+        spent=Cost(**spent) if isinstance(spent, dict) else None,
+    )
+
+
+def _measure_biases(
+    context: CompareContext, models: ComparedModels, cells: Sequence[Cell], count: int
+) -> Iterator[ModelBias]:
+    """Of each model's first training on most images, and of the finished ones: on so many images of all classes alike,
+    the same for all; none where there is no time for any."""
+    chosen = {cell.model: cell for cell in first_on_most(cells)} if count else {}
+    some = models.images.subset(balanced_order(models.images.labels, SPLIT_SEED)[:count])
+    for one in models.candidates:  # in their order, and so in their colours
+        if one.name in chosen:
+            bundle = open_classifier(chosen[one.name].place)  # its network may be moved, and follows gradients
+            kept = context.folder / "bias" / f"{one.folder}.json"
+            yield ModelBias(one.name, _measure_bias(bundle, some, kept, context.runtime.workers))
+
+
+def _measure_bias(bundle: Bundle, images: Source, kept: Path, workers: int) -> Bias:
+    """The bias of a model on these images; read from the file `kept` if it was measured before."""
+    measured = {"weights": weights_digest(bundle.model), "images": [images.key(i) for i in range(len(images))]}
+    try:
+        found = read_json(kept) if kept.exists() else {}
+        if all(found.get(name) == value for name, value in measured.items()):
+            return Bias.from_json(found["bias"])
+    except (UserError, KeyError, TypeError, ValueError, AttributeError):  # damaged: it is measured again
+        pass
+    batch = choose_bias_batch(bundle)
+    source = images.relabelled(bundle.labels)
+    bias = measure_bias(bundle.model, bundle.preprocess, source, batch_size=batch, workers=workers)
+    write_file(kept, json.dumps({**measured, "bias": bias.to_json()}) + "\n")
+    return bias
+
+
+def _result(
+    context: CompareContext,
+    models: ComparedModels,
+    plan: ComparePlan | None,
+    identity: DataIdentity,
+    units: Sequence[Unit],
+    complete: bool,
+) -> Comparison:
+    """What there is so far."""
+    request, data = context.request, context.data
+    trials = [unit for unit in units if isinstance(unit, Trial)]
+    cells = [unit for unit in units if isinstance(unit, Cell)]
+    rates = choose_rates(trials, models.trainings, plan)
+    configs = {name: training.model for name, training in models.trainings.items()}
+    configs |= {name: bundle.model.config for name, bundle in models.finished.items()}
+    described = tuple(
+        describe_model(one.name, configs[one.name], one.name in models.trainings, rates.get(one.name))
+        for one in models.candidates
+    )
+    settled = {} if plan is None else {name: getattr(plan, name) for name in SETTLED}
+    judged = Judged(
+        models.split,
+        models.split not in data.splits,
+        len(models.images),
+        len(models.images) if plan is None else plan.measured_images,
+    )
+    return Comparison(
+        out=str(context.folder),
+        finished=complete,
+        data=str(request.data),
+        classes=len(data.classes),
+        splits=identity.splits,
+        digests=identity.digests,
+        split=models.split,
+        equal=request.equal,
+        budget=request.budget,
+        cell_seconds=None if plan is None else plan.cell_seconds,
+        cell_flops=None if plan is None else plan.cell_flops,
+        settings=models.settings and {**models.settings, **settled},
+        models=described,
+        cells=tuple(cells),
+        tried=tuple(trials),
+        machine=machine_features(context.runtime.device),
+        remarks=(*data.notes, *remarks(described, cells, trials, judged, plan)),
+        biases={unit.model: unit.bias for unit in units if isinstance(unit, ModelBias)},
+    )

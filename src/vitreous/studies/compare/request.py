@@ -1,0 +1,53 @@
+"""What a person can ask of a comparison. This file needs no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from pathlib import Path
+
+from vitreous.arguments import Budget, Count, Pixels
+from vitreous.config.study import Equal
+from vitreous.errors import UserError
+
+OWN = ("optimizer.learning_rate", "share", "split_seed")
+"""Fields of a training that a comparison sets itself."""
+
+
+@dataclass(frozen=True)
+class CompareRequest:
+    """Models to train, or to measure as they are, on the same data."""
+
+    data: str | Path
+    """DATA: A folder with one subfolder per class, a .csv, .jsonl or .npz, CIFAR or MNIST files, shards, data:NAME, or
+    the word builtin."""
+    _: KW_ONLY
+    models: Sequence[str | Path]
+    """NAME,NAME,...: Models to train, such as Ti/16,R+Ti/16,bit-r50x1,efficientnet-b0, with fields after colons where
+    wanted: P/4@32:attention=neighbourhood:window=3. Paths of runs, bundles or foreign weights are measured as they
+    are."""
+    budget: Budget | None = None
+    """TIME: How long everything may take, such as 10m or 2h; each training gets the same share of it."""
+    fractions: Sequence[float] = (1.0,)
+    """FRACTION,FRACTION,...: Fractions of the training images to train with, such as 0.01,0.1,1; smaller ones are part
+    of larger."""
+    seeds: Count = 3
+    """COUNT: How many trainings of each model with each fraction."""
+    equal: Equal = "time"
+    """What each training has the same of: time, or floating-point operations."""
+    image_size: Pixels | None = None
+    """PIXELS: Side of every model's input in pixels, where its name does not say it."""
+    overrides: Mapping[str, object] = field(default_factory=dict)
+    """NAME=VALUE: Set one field of every training, such as batch_size=128; may be repeated."""
+
+    def check(self) -> None:
+        """Refuse what makes no sense in any comparison."""
+        if not self.fractions:
+            raise UserError("fractions: none given; give some, such as 0.1 and 1.")
+        for fraction in self.fractions:
+            if not 0 < fraction <= 1:
+                raise UserError(f"fractions: {fraction:g} is none; give numbers above 0, at most 1.")
+            if list(self.fractions).count(fraction) > 1:
+                raise UserError(f"fractions: {fraction:g} is given twice; give each once.")
+        if owned := [name for name in OWN if name in self.overrides]:
+            raise UserError(f"{owned[0]}: a comparison chooses it itself, for all models alike; leave it out.")

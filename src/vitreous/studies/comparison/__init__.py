@@ -1,1 +1,0 @@
-"""A comparison of models: its cells, their trainings, and what to say of them."""

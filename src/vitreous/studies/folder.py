@@ -1,0 +1,171 @@
+"""The folder of a study: what was asked for and of which data, a lock, the units that are done, a result, a page.
+
+config.json names the kind of study. The same request in the same folder goes on: units that are finished stay. A unit
+is a run folder of its own, or a file.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vitreous.callbacks import Callbacks
+from vitreous.config.fields import from_fields
+from vitreous.errors import UserError
+from vitreous.inputs import read_json, reason
+from vitreous.storage.files import is_unfinished, write_file, write_output
+from vitreous.storage.lock import LOCK, claim_folder
+from vitreous.storage.overwrite import GENERATOR
+from vitreous.studies.compare.request import CompareRequest
+from vitreous.studies.self_train.request import SelfTrainRequest
+from vitreous.studies.transfer.request import TransferRequest
+from vitreous.training.folder import CONFIG, DataIdentity, folder_kind
+from vitreous.training.request import comparable
+from vitreous.training.result import FitResult
+
+StudyRequest = CompareRequest | TransferRequest | SelfTrainRequest
+
+
+@dataclass(frozen=True)
+class StudyKind:
+    """What a kind of study writes to its folder, beside config.json."""
+
+    request: type[StudyRequest]
+    result: str
+    page: str
+    units: tuple[str, ...]
+    """Patterns of all other names."""
+
+
+KINDS = {
+    "compare": StudyKind(CompareRequest, "compare.json", "compare.html", ("cells", "tuning", "bias")),
+    "transfer": StudyKind(TransferRequest, "transfer.json", "transfer.html", ("scores", "runs")),
+    "self-train": StudyKind(SelfTrainRequest, "result.json", "report.html", ("round-*", "labels", "bundle")),
+}
+"""Kinds of studies, as config.json names them."""
+
+
+@dataclass(frozen=True)
+class StudyConfig:
+    """What config.json keeps of a study."""
+
+    request: StudyRequest
+    data: dict[str, DataIdentity]
+    """By what the study calls them."""
+    plan: dict[str, Any] = field(default_factory=dict)
+    """What was settled when the study began, and holds for all units to come."""
+
+    @property
+    def kind(self) -> str:
+        """As config.json names it."""
+        return next(name for name, kind in KINDS.items() if type(self.request) is kind.request)
+
+    def write(self, folder: Path) -> None:
+        """Keep it."""
+        write_file(folder / CONFIG, json.dumps({"kind": self.kind, **asdict(self)}, indent=2) + "\n")
+
+    def check_same(self, now: StudyConfig, places: Mapping[str, str], folder: Path, free: Sequence[str] = ()) -> None:
+        """Refuse to go on with another request, or with other data, than those that began the study.
+
+        places: where the data lie. free: fields of the request that may differ.
+        """
+        ways = "begin anew with --overwrite, or write to another folder (--out)."
+        ours, theirs = comparable(now.request), comparable(self.request)
+        if differing := [name for name in ours if name not in free and ours[name] != theirs[name]]:
+            name = differing[0]
+            raise UserError(
+                f"{folder}: holds a {self.kind} with {name.replace('_', '-')}={getattr(self.request, name)!r}, not "
+                f"{getattr(now.request, name)!r}; repeat its command to go on with it, {ways}"
+            )
+        for name in self.data.keys() & now.data.keys():
+            if (change := self.data[name].what_changed(now.data[name])) is not None:
+                raise UserError(f"{places[name]}: {change} {folder} began; bring those back to go on with it, {ways}")
+
+
+def read_study(folder: Path, kind: str) -> StudyConfig | None:
+    """The study that was begun here; None if the folder is new or empty. What holds other things is refused."""
+    path = folder / CONFIG
+    try:
+        inside = sorted(one.name for one in folder.iterdir() if one.name != LOCK and not is_unfinished(one))
+    except FileNotFoundError:
+        inside = []
+    except (OSError, ValueError) as error:
+        raise UserError(f"{folder}: cannot be read ({reason(error)}); write to another folder.") from None
+    if not inside:
+        return None
+    if (found_kind := folder_kind(folder)) != kind:
+        holds = f"holds {', '.join(inside[:3])}" if found_kind not in KINDS else f"holds a {found_kind}"
+        raise UserError(f"{folder}: is not empty (it {holds}), and no {kind} began it; write to another folder.")
+    fields = read_json(path)
+    try:
+        data = {name: from_fields(DataIdentity, one, path) for name, one in fields["data"].items()}
+        return StudyConfig(from_fields(KINDS[kind].request, fields["request"], path), data, dict(fields["plan"]))
+    except (KeyError, TypeError, ValueError, AttributeError, UserError) as error:
+        raise UserError(
+            f"{path}: damaged, or of another vitreous ({error}); begin anew with --overwrite, or write to another "
+            "folder."
+        ) from None
+
+
+def open_study(
+    folder: Path, now: StudyConfig, places: Mapping[str, str], free: Sequence[str] = (), *, overwrite: bool
+) -> StudyConfig | None:
+    """The study that the folder holds and that goes on with `now`; None to begin one. See `StudyConfig.check_same`."""
+    if overwrite and folder_kind(folder) == now.kind:
+        return None
+    saved = read_study(folder, now.kind)
+    if saved is not None:
+        saved.check_same(now, places, folder, free)
+    return saved
+
+
+@contextmanager
+def hold_study(
+    folder: Path, kind: str, saved: StudyConfig | None, callbacks: Callbacks, overwrite: bool
+) -> Iterator[None]:
+    """Within, the folder is ours, made where it is missing; refused where it is not any more what was read from it.
+
+    To be called when all else is known to be right, for a mistake should leave nothing. overwrite: the study that the
+    folder holds is deleted.
+    """
+    with claim_folder(folder, (KINDS[kind].result, KINDS[kind].page), callbacks.message):
+        if overwrite:
+            remove_study(folder, kind)
+        elif read_study(folder, kind) != saved:
+            raise UserError(f"{folder}: another process has just worked in it; repeat the command.")
+        yield
+
+
+def remove_study(folder: Path, kind: str) -> None:
+    """Delete what a study of this kind left in its folder, and nothing else."""
+    if folder_kind(folder) != kind:
+        return
+    files = KINDS[kind]
+    for pattern in files.units:
+        for place in folder.glob(pattern):
+            shutil.rmtree(place)
+    for name in (files.result, files.page, CONFIG):
+        (folder / name).unlink(missing_ok=True)
+
+
+def write_result(folder: Path, kind: str, result: Mapping[str, Any], page: str) -> None:
+    """Write the page, and then the result: of a self-training it says that it is finished."""
+    write_output(folder / KINDS[kind].page, page)
+    fields = {"generator": GENERATOR, **result}
+    write_output(folder / KINDS[kind].result, json.dumps(fields, allow_nan=False) + "\n")
+
+
+class StoppedError(Exception):
+    """A training was stopped between two steps; the same study goes on with it."""
+
+
+def finished(result: FitResult) -> FitResult:
+    """The result of a training that has come to its end."""
+    if not result.finished:
+        raise StoppedError
+    return result

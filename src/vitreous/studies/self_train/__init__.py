@@ -1,0 +1,1 @@
+"""Noisy Student: a teacher, and students that learn from its labels."""

@@ -1,0 +1,324 @@
+"""Noisy Student (Xie et al. 2020): a teacher, then students that learn from its labels and become the next teachers.
+
+OUT/config.json     what was asked for, and what the data were
+OUT/round-0, ...    each round a run folder of its own
+OUT/labels/round-1  what the teacher of this round predicted; labels/final: what the kept model predicts
+OUT/bundle          the kept round's, so that OUT is a model like any run folder
+OUT/report.html, OUT/result.json
+
+What a round has finished stays, so the same command again goes on with the next.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from vitreous.callbacks import Callbacks
+from vitreous.data.copies import note_copies, without_copies
+from vitreous.data.opening import open_dataset, open_unlabelled
+from vitreous.data.source import Data
+from vitreous.data.subset import random_subset
+from vitreous.distributed.meter import Cost, Meter
+from vitreous.errors import UserError
+from vitreous.evaluate.classify import score_classes
+from vitreous.evaluate.paired import Paired, pair_answers
+from vitreous.inference.memory_needs import check_training_memory
+from vitreous.inference.opening import open_classifier
+from vitreous.report.rounds import Round
+from vitreous.storage.files import new_folder, write_file
+from vitreous.storage.manifest import MANIFEST
+from vitreous.studies.folder import StudyConfig, hold_study, open_study, read_study, write_result
+from vitreous.studies.self_train.labelling import Labelling, ask_teacher, label_images, read_labels, write_labels
+from vitreous.studies.self_train.request import SelfTrainRequest
+from vitreous.studies.self_train.result import (
+    SelfTrainResult,
+    best_round,
+    describe_round,
+    read_self_training,
+    round_remarks,
+    rounds_page,
+)
+from vitreous.studies.self_train.student import SelfTrainContext, train_student
+from vitreous.training.context import Runtime
+from vitreous.training.deadline import Deadline
+from vitreous.training.folder import REPORT, RESULT, DataIdentity, read_config
+from vitreous.training.labelled import Labelled
+from vitreous.training.request import FitRequest
+from vitreous.training.result import FitResult, read_result
+from vitreous.training.start import choose_training, split_for
+from vitreous.training.teaching.teacher import open_teacher, teacher_of
+from vitreous.training.train import train
+from vitreous.weights.bundle import load_bundle, save_bundle
+from vitreous.weights.source import open_weights
+
+CLOSING = 0.1
+"""The fraction of a budget that is kept for the last labels and the page."""
+WRITING_SECONDS = 3.0
+"""What the page takes on two quiet cores."""
+PAIRING = 0.3
+"""The fraction of what is left after the rounds in which the kept student is set beside the first teacher."""
+MIN_ROUND_SECONDS = 1.0
+"""What a round is given however late it is."""
+
+
+def self_train(
+    request: SelfTrainRequest, folder: Path, runtime: Runtime, callbacks: Callbacks, *, overwrite: bool = False
+) -> SelfTrainResult:
+    """Train a teacher, then students on its labels, each round in a run folder of its own; or go on with that."""
+    deadline = None
+    if request.budget is not None:
+        deadline = Deadline(request.budget, WRITING_SECONDS, Meter(began=callbacks.started), runtime.world)
+    # a round's time counts from its own beginning: start-up is part of the whole
+    callbacks = replace(callbacks, started=None)
+    is_finished = not overwrite and all((folder / name).exists() for name in (RESULT, REPORT))
+    try:
+        context = _open_images(request, folder, runtime, callbacks, deadline)
+    except UserError as error:
+        saved = read_study(folder, "self-train") if is_finished else None
+        if saved is None:
+            raise
+        saved.check_same(replace(saved, request=request), {}, folder)
+        callbacks.message(f"Its data cannot be compared with those that it learned from: {error}")
+        return read_self_training(folder)
+    unlabelled = DataIdentity.of(Data({"train": context.unlabelled}, ()))
+    config = StudyConfig(request, {"labelled": DataIdentity.of(context.labelled), "unlabelled": unlabelled})
+    places = {"labelled": str(request.labelled), "unlabelled": str(request.unlabelled)}
+    saved = open_study(folder, config, places, overwrite=overwrite)
+    if saved is not None and is_finished and _has_bundle(folder, callbacks):
+        callbacks.message(f"{folder} is finished; nothing to do.")
+        return read_self_training(folder)
+    if saved is None:
+        _check_rounds(context)
+    with hold_study(folder, "self-train", saved, callbacks, overwrite):
+        config.write(folder)
+        for note in context.notes:
+            callbacks.message(note)
+        return _do_rounds(context)
+
+
+def _open_images(
+    request: SelfTrainRequest, folder: Path, runtime: Runtime, callbacks: Callbacks, deadline: Deadline | None
+) -> SelfTrainContext:
+    whole = note_copies(open_dataset(request.labelled))
+    unlabelled, notes = open_unlabelled(request.unlabelled)
+    others = without_copies(unlabelled, list(whole.splits.values()))
+    if not len(others):
+        raise UserError(
+            f"{request.unlabelled}: all {len(unlabelled):,} images are among the labelled ones ({request.labelled}), "
+            "so there is nothing to label; give other images."
+        )
+    copies = len(unlabelled) - len(others)
+    left_out = (f"{copies:,} of {request.unlabelled}'s images are labelled ones, and left out.",) * bool(copies)
+    base = None if request.weights is None else open_weights(request.weights, request.preprocess)
+    training = choose_training(request.splitting(), whole, base, runtime.device.type)
+    labelled = replace(split_for(training, whole), notes=())
+    notes = (*whole.notes, *notes, *left_out)
+    return SelfTrainContext(request, folder, runtime, callbacks, labelled, others, copies, notes, deadline)
+
+
+def _has_bundle(folder: Path, callbacks: Callbacks) -> bool:
+    try:
+        load_bundle(folder / "bundle")
+    except UserError as error:
+        callbacks.message(f"{str(error).rstrip('.')}: it is written again from the kept round.")
+        return False
+    return True
+
+
+def _check_rounds(context: SelfTrainContext) -> None:
+    """Refuse what no round could do, before anything is written."""
+    request, data = context.request, context.labelled
+    base = None if request.weights is None else open_weights(request.weights, request.preprocess)
+    asked: list[FitRequest] = [request.student_round(1, request.budget)]
+    if request.teacher is not None:
+        open_teacher(request.teacher, data.classes)
+    else:
+        asked.append(request.first_round(request.budget))
+    for one in asked:
+        training = choose_training(one, data, base, context.runtime.device.type, is_split=True)
+        check_training_memory(training, len(data.train), context.runtime.world)
+
+
+def _do_rounds(context: SelfTrainContext) -> SelfTrainResult:
+    """All rounds, and what they come to; those that are done already are only read."""
+    request, folder = context.request, context.folder
+    measured = [k for k in range(request.rounds + 1) if (context.round_place(k) / RESULT).exists()]
+    earlier = sum(_read_round(context, k).spent.seconds for k in measured)  # spent before this process began
+    done = [_first_round(context, earlier)]
+    while done[-1].finished and len(done) <= request.rounds:
+        done.append(_student_round(context, len(done), earlier))
+    rounds = tuple(
+        describe_round(k, context.round_place(k), one, request, context.labels_place(k), context.earlier_labels(k))
+        for k, one in enumerate(done)
+    )
+    best = best_round(rounds)
+    if not done[-1].finished:
+        return _result(context, rounds, best, finished=False)
+    # the labels that are set beside the final ones: the kept student's own, or another teacher's last
+    compared = best or (request.rounds if request.rounds > 1 else None)
+    labels = None if compared is None else read_labels(context.labels_place(compared))
+    paired = _against_teacher(context, best, earlier)
+    final = _final_labels(context, best, labels, earlier)
+    _copy_bundle(context.round_place(best) / "bundle", folder / "bundle")
+    changed = len(final.changed(labels))
+    result = _result(context, rounds, best, finished=True, changed=changed, paired=paired)
+    page = rounds_page(folder, request, result, context.unlabelled, final, labels, compared)
+    write_result(folder, "self-train", result.to_json(), page)
+    return result
+
+
+def _read_round(context: SelfTrainContext, number: int) -> FitResult:
+    found = read_result(context.round_place(number))
+    assert isinstance(found, FitResult)  # as its request is
+    return found
+
+
+def _is_done(context: SelfTrainContext, number: int) -> bool:
+    """Whether nothing is left of a round; a run whose page is lost writes it again."""
+    place, given = context.round_place(number), number == 0 and context.request.teacher is not None
+    return (place / RESULT).exists() and (given or (place / REPORT).exists())
+
+
+def _first_round(context: SelfTrainContext, earlier: float) -> FitResult:
+    """The first teacher: what `fit` makes of the labelled images, or the one that was given."""
+    if _is_done(context, 0):
+        return _read_round(context, 0)
+    if context.request.teacher is not None:
+        return _given_teacher(context, str(context.request.teacher))
+    context.callbacks.message(f"Round 0 of {context.request.rounds}: the teacher learns from the labelled images.")
+    request = context.request.first_round(round_budget(context, 0, earlier))
+    method = Labelled(data=lambda _: context.labelled, is_split=True)
+    return train(request, context.round_place(0), context.runtime, context.callbacks, method)
+
+
+def _student_round(context: SelfTrainContext, number: int, earlier: float) -> FitResult:
+    if _is_done(context, number):
+        return _read_round(context, number)
+    context.callbacks.message(f"Round {number} of {context.request.rounds}: a noised student.")
+    return train_student(context, number, round_budget(context, number, earlier))
+
+
+def round_budget(context: SelfTrainContext, number: int, earlier: float) -> str | None:
+    """A round's time: what it was when the round began, else its share of what is left.
+
+    earlier: seconds of rounds that were finished before this process began.
+    """
+    if context.deadline is None:
+        return None
+    if (saved := read_config(context.round_place(number))) is not None:
+        return saved.request.budget
+    reserved = CLOSING * context.deadline.seconds + earlier
+    return f"{max(MIN_ROUND_SECONDS, context.deadline.share(context.request.rounds + 1 - number, reserved)):.1f}s"
+
+
+def _given_teacher(context: SelfTrainContext, place: str) -> FitResult:
+    """The given teacher as round 0: copied, so that nothing depends on it any more, and measured."""
+    meter, data, folder = Meter(), context.labelled, context.round_place(0)
+    bundle = open_classifier(place)
+    teacher = teacher_of(bundle, data.classes, place, context.runtime.device)
+    measured = {
+        split: score_classes(*ask_teacher(teacher, data.splits[split], context.runtime.workers), data.classes)
+        for split in ("val", "test")
+        if split in data.splits
+    }
+    save_bundle(folder / "bundle", bundle.model.cpu(), bundle.preprocess, bundle.labels, info=bundle.info)
+    result = FitResult(
+        run=str(folder),
+        bundle=str(folder / "bundle"),
+        finished=True,
+        classes=data.classes,
+        images=0,
+        steps=0,
+        best_step=0,
+        validation=measured.get("val"),
+        test=measured.get("test"),
+        metrics={},
+        probe=None,
+        spent=meter.spent(),
+    )
+    write_file(folder / RESULT, json.dumps(result.to_json(), indent=2) + "\n")
+    return result
+
+
+def _against_teacher(context: SelfTrainContext, best: int, earlier: float) -> Paired | None:
+    """The kept student and the first teacher on the test images, or where there are none the validation images.
+
+    None where the teacher is kept, or without such images. Where the time is too short, both look at a random part.
+    """
+    if (context.folder / RESULT).exists():  # only the page or the bundle is lost
+        return read_self_training(context.folder).against_teacher
+    data, deadline = context.labelled, context.deadline
+    split = next((name for name in ("test", "val") if name in data.splits), None)
+    if best == 0 or split is None:
+        return None
+    seconds = None if deadline is None else PAIRING * max(0.0, deadline.left() - deadline.writing - earlier)
+    source, right = random_subset(data.splits[split], context.request.seed), []
+    for number in (0, best):
+        began = time.monotonic()
+        model = open_teacher(context.round_place(number), data.classes, context.runtime.device)
+
+        def late(began: float = began) -> bool:
+            return seconds is not None and time.monotonic() - began > seconds / 2
+
+        logits, labels = ask_teacher(model, source, context.runtime.workers, late)
+        right.append((logits.argmax(dim=1) == labels).numpy())
+    both = min(map(len, right))  # both saw the images in one order
+    return pair_answers(split, right[0][:both], right[1][:both]) if both else None
+
+
+def _final_labels(context: SelfTrainContext, best: int, earlier_labels: Labelling | None, earlier: float) -> Labelling:
+    """What the kept model predicts of the unlabelled images."""
+    place, data, deadline = context.folder / "labels" / "final", context.labelled, context.deadline
+    if (kept := read_labels(place)) is not None:
+        return kept
+    teacher = open_teacher(context.round_place(best), data.classes, context.runtime.device)
+    end = None if deadline is None else max(deadline.seconds - deadline.writing - earlier, deadline.now() + 1)
+    final = label_images(
+        teacher,
+        context.unlabelled,
+        data.splits.get("val"),
+        seed=context.request.seed,
+        workers=context.runtime.workers,
+        late=lambda: deadline is not None and end is not None and deadline.now() > end,
+    )
+    write_labels(place, final, context.unlabelled, data.classes, earlier=earlier_labels)
+    return final
+
+
+def _copy_bundle(source: Path, target: Path) -> None:
+    """The same bundle in another place, complete or not there."""
+    with new_folder(target) as folder:
+        for path in source.iterdir():
+            if path.name != MANIFEST:
+                shutil.copyfile(path, folder / path.name)
+
+
+def _result(
+    context: SelfTrainContext,
+    rounds: tuple[Round, ...],
+    best: int,
+    *,
+    finished: bool,
+    changed: int = 0,
+    paired: Paired | None = None,
+) -> SelfTrainResult:
+    data, given = context.labelled, context.request.teacher is not None and finished
+    return SelfTrainResult(
+        run=str(context.folder),
+        bundle=str(context.folder / "bundle"),
+        finished=finished,
+        classes=data.classes,
+        labelled=len(data.train),
+        unlabelled=len(context.unlabelled),
+        copies=context.copies,
+        rounds=rounds,
+        best=best,
+        changed=changed,
+        spent=sum((one.spent for one in rounds), Cost()),
+        against_teacher=paired,
+        remarks=(*context.notes, *round_remarks(rounds, best, given)),
+    )

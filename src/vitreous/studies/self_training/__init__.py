@@ -1,1 +1,0 @@
-"""Noisy Student: the rounds of a self-training, their students, labels and pages."""

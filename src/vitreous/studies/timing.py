@@ -1,0 +1,73 @@
+"""How long a model takes for an image and for a training step, measured before a study plans its time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, replace
+from itertools import chain, count
+
+import torch
+
+from vitreous.config.train import Training
+from vitreous.data.source import Source
+from vitreous.data.subset import random_subset
+from vitreous.model.family import build_network
+from vitreous.objectives.build import build_objective
+from vitreous.objectives.setting import Setting
+from vitreous.training.context import Runtime
+from vitreous.training.deadline import step_seconds
+from vitreous.training.start import training_loader
+from vitreous.training.step import Learner
+
+TIMED_IMAGES, MAX_TIMED_IMAGES = 32, 256
+"""Images at once, and in all."""
+TIMING_SECONDS = 1.5
+"""After which an image's time is known well enough."""
+SMALL_BATCH = 8
+"""Images of a step that tells what a whole one takes, where that takes long."""
+MAX_STEP_SECONDS = 2.0
+"""A whole step that takes longer is not taken, but judged by a small one."""
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Seconds that a model takes."""
+
+    image: float
+    """To predict one image, decoding included."""
+    step: float = 0.0
+    """For one training step; 0 for a model that is not trained."""
+
+
+def seconds_per_image(look: Callable[[Source], object], source: Source, seed: int = 0) -> float:
+    """Seconds that `look` takes for an image of a source; the first images warm up."""
+    some = random_subset(source, seed, MAX_TIMED_IMAGES)
+    starts = range(0, len(some), TIMED_IMAGES)
+    parts = [some.subset(range(start, min(start + TIMED_IMAGES, len(some)))) for start in starts]
+    look(parts[0])
+    began, looked = time.perf_counter(), 0
+    for part in parts[1:] or parts:
+        look(part)
+        looked += len(part)
+        if time.perf_counter() - began > TIMING_SECONDS:
+            break
+    return (time.perf_counter() - began) / looked
+
+
+def seconds_per_step(training: Training, source: Source, runtime: Runtime) -> float:
+    """Seconds of one step of a training from scratch on these images, loading included."""
+    batch = min(training.batch_size, len(source))
+    small = replace(training, batch_size=min(SMALL_BATCH, batch), accumulate=1)
+    estimated = _timed(small, source, runtime) * batch / small.batch_size
+    return estimated if estimated > MAX_STEP_SECONDS else _timed(training, source, runtime)
+
+
+def _timed(training: Training, source: Source, runtime: Runtime) -> float:
+    network = build_network(training.model, seed=0)
+    setting = Setting(training.seed, torch.from_numpy(source.labels), runtime.world, training.preprocess)
+    learner = Learner(build_objective(network, training.objective, setting), training, runtime.world)
+    with closing(training_loader(source, training, runtime.workers)) as loader:
+        batches = chain.from_iterable(loader.batches(epoch) for epoch in count())
+        return step_seconds(learner, batches, 0.5, 0.3)
