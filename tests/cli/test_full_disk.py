@@ -47,7 +47,7 @@ COMMANDS = {
     "export, a file": "export MODEL OUT.npz --to google",
     "data pack": "data pack IMAGES OUT",
     "report": "report MODEL --out OUT.html",
-    "transfer": "transfer MODEL --tasks IMAGES --protocol knn --workers 0 --out OUT",
+    "transfer": "transfer MODEL --tasks IMAGES --protocols knn --workers 0 --out OUT",
 }
 KEEPS_ITS_FOLDER = ("fit", "predict", "evaluate", "explain", "transfer")
 

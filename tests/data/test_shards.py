@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from support.images import make_tree, smooth
 from support.tars import jpeg, make_tar, samples
 from vitreous import UserError, pack_data
+from vitreous.callbacks import Callbacks
 from vitreous.config.data import Augment, Preprocess
 from vitreous.data.decode import ImageError
 from vitreous.data.folder import Names
@@ -250,19 +251,20 @@ def test_the_same_data_give_the_same_bits(folder, packed, tmp_path):
 def test_an_interrupted_packing_is_taken_up(folder, packed, tmp_path):
     done = []
 
-    def stop(images, total):
+    def stop(what, images, total):
         done.append(images)
         if images == 20 and len(done) < 30:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        pack_data(folder, tmp_path / "out", shard_size="10kB", progress=stop)
+        pack_data(folder, tmp_path / "out", shard_size="10kB", callbacks=Callbacks(progress=stop))
     assert not (tmp_path / "out").exists()
     whole = sorted((tmp_path / ".out.new").glob("*.tar"))
     assert whole
     times = [path.stat().st_mtime_ns for path in whole]
     done.clear()
-    again = pack_data(folder, tmp_path / "out", shard_size="10kB", progress=lambda n, total: done.append((n, total)))
+    callbacks = Callbacks(progress=lambda what, n, total: done.append((n, total)))
+    again = pack_data(folder, tmp_path / "out", shard_size="10kB", callbacks=callbacks)
     assert again.shards == packed.shards
     assert [(again.folder / path.name).stat().st_mtime_ns for path in whole] == times, "finished shards are kept"
     assert done[0][0] > 1
@@ -272,8 +274,9 @@ def test_an_interrupted_packing_is_taken_up(folder, packed, tmp_path):
 
 def test_other_data_are_not_taken_up(folder, packed, tmp_path):
     other = make_tree(tmp_path / "other", {"a": 20, "d": 20}, ".jpg")
+    callbacks = Callbacks(progress=lambda what, n, total: 1 // (25 - n))
     with pytest.raises(ZeroDivisionError):
-        pack_data(other, tmp_path / "out", shard_size="10kB", progress=lambda n, total: 1 // (25 - n))
+        pack_data(other, tmp_path / "out", shard_size="10kB", callbacks=callbacks)
     assert pack_data(folder, tmp_path / "out", shard_size="10kB").shards == packed.shards
 
 
@@ -284,8 +287,9 @@ def test_images_that_were_mended_are_taken_in(tmp_path):
     damaged = data / "a/007.jpg"
     content = damaged.read_bytes()
     damaged.write_bytes(b"")
+    callbacks = Callbacks(progress=lambda what, n, total: 1 // (total - 1 - n))
     with pytest.raises(ZeroDivisionError):
-        pack_data(data, tmp_path / "out", shard_size="10kB", progress=lambda n, total: 1 // (total - 1 - n))
+        pack_data(data, tmp_path / "out", shard_size="10kB", callbacks=callbacks)
     damaged.write_bytes(content)
     found = pack_data(data, tmp_path / "out", shard_size="10kB")
     assert not found.left_out

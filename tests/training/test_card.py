@@ -11,7 +11,7 @@ from vitreous.config.train import Training
 from vitreous.distributed.meter import Cost
 from vitreous.training.request import PretrainRequest
 from vitreous.training.result import PretrainResult, model_card, pretrain_card
-from vitreous.verbs.import_ import _card
+from vitreous.verbs.import_ import import_card
 from vitreous.weights.bundle import _plain_card
 from vitreous.weights.markdown import code, visible
 
@@ -107,7 +107,7 @@ def cards(name):
     return {
         "fit": fitted,
         "pretrain": pretrain_card(name, request, training, result),
-        "import": _card(name, [f"{name}: timm ViT"], "ViT", Preprocess(size=(16, 16))),
+        "import": import_card(name, [f"{name}: timm ViT"], "ViT", Preprocess(size=(16, 16))),
         "bundle": _plain_card(CONFIG, [name, "cat"]),
     }
 

@@ -15,6 +15,7 @@ from support.colours import make_bundle, make_images, pixels
 from support.commands import check_refused, run_command
 from support.killing import check_killed_and_resumed
 from vitreous import UserError
+from vitreous.callbacks import Callbacks
 from vitreous.cli import main
 from vitreous.data.shards import packing
 from vitreous.storage import lock
@@ -104,8 +105,10 @@ def test_the_command(place, tmp_path):
 def test_a_killed_packing_leaves_nothing_or_all(processes, place, tmp_path):
     code = f"""
 import os, signal, vitreous
-kill = lambda done, total: done >= 12 and os.kill(os.getpid(), signal.SIGKILL)
-vitreous.pack_data({str(place / "folder")!r}, {str(tmp_path / "out")!r}, shard_size="10kB", progress=kill)
+from vitreous.callbacks import Callbacks
+kill = lambda what, done, total: done >= 12 and os.kill(os.getpid(), signal.SIGKILL)
+callbacks = Callbacks(progress=kill)
+vitreous.pack_data({str(place / "folder")!r}, {str(tmp_path / "out")!r}, shard_size="10kB", callbacks=callbacks)
 """
     assert processes(code=code).status == -signal.SIGKILL
     assert not (tmp_path / "out").exists()
@@ -117,12 +120,12 @@ vitreous.pack_data({str(place / "folder")!r}, {str(tmp_path / "out")!r}, shard_s
 def test_a_packing_that_goes_on_notices_a_image_that_was_changed_meanwhile(tmp_path):
     folder, out = make_images(tmp_path / "folder", count=14), tmp_path / "out"
 
-    def stop(done, total):
+    def stop(what, done, total):
         if done == total:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        vitreous.pack_data(folder, out, shard_size="10kB", progress=stop)
+        vitreous.pack_data(folder, out, shard_size="10kB", callbacks=Callbacks(progress=stop))
     written = sorted((tmp_path / ".out.new").glob("*.tar"))
     kept = {path.name: path.stat().st_mtime_ns for path in written[:-1]}  # the last may not be whole
     assert len(kept) >= 3

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 import tyro
 
-from vitreous.cli.verb import NotTyped, Verb, fields_of, make
+from vitreous.cli.verb import Verb, fields_of, make
 from vitreous.errors import UserError
 from vitreous.wording import shown, wanted
 
@@ -173,11 +173,11 @@ def _plain(hint: Any) -> Any:
 
 
 def _kinds(hint: Any) -> list[Any]:
-    """The alternatives of a type, without what no command can say."""
+    """The alternatives of a type."""
     hint = _plain(hint)
     if get_origin(hint) in (Union, UnionType):
         return [kind for choice in get_args(hint) for kind in _kinds(choice)]
-    return [] if hint is NotTyped else [hint]
+    return [hint]
 
 
 def _is(kind: Any, what: type) -> bool:

@@ -40,12 +40,9 @@ HEAVY = {
     "Bundle": "vitreous.weights.bundle",
     "Data": "vitreous.data.source",
     "ImageInput": "vitreous.data.view",
+    "Preprocess": "vitreous.config.data",
 }
-"""Types of fields that need torch: imported when a Python function checks its arguments, never for a command."""
-
-
-class NotTyped:
-    """Stands for a type of `HEAVY` where a command is parsed: no word of it can have such a type."""
+"""Types of fields that only Python can give: imported when a function checks its arguments, never for a command."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,9 +97,9 @@ class Field:
 def fields_of(verb: type[Verb[Any]], *, in_command: bool = False) -> list[Field]:
     """The fields of a verb: what it is given by position, its own, then those of the groups that it shares.
 
-    in_command: types that need torch are `NotTyped`.
+    in_command: types that only Python can give are `str`, as all words of a command are.
     """
-    names = {name: NotTyped if in_command else getattr(import_module(room), name) for name, room in HEAVY.items()}
+    names = {name: str if in_command else getattr(import_module(room), name) for name, room in HEAVY.items()}
     hints = get_type_hints(verb, localns=names, include_extras=True)
     known = {field.name: field for field in fields(verb)}
     own, *groups = verb.__mro__

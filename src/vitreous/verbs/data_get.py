@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import ClassVar
 
 from vitreous.cli.verb import Verb, verb
-from vitreous.errors import UserError
 
 log = logging.getLogger("vitreous")
 
@@ -25,38 +24,36 @@ class DataRoot:
 class DataGet(DataRoot, Verb[Path]):
     """Download a public dataset, check it, and unpack it; the commands then open it as data:NAME.
 
-    A download that broke off goes on where it was. What only a person may get (ImageNet, say) is named, with the place
-    to put it. `vitreous data list` shows the names.
+    If it is interrupted, repeat the same command: the download resumes. Files that only a person may get (those of
+    ImageNet, for instance) are named, with the folder to put them in. `vitreous data list` shows the names.
     """
 
     name: str
     """NAME: Which dataset, such as pets or cifar100."""
+    resumes: ClassVar[bool] = True
     json_help: ClassVar[str] = ""
 
     def run(self) -> Path:
-        """The folder of the dataset, downloaded, checked and unpacked if it is not there yet."""
+        """The folder of the dataset; what is not on this machine yet is downloaded, checked and unpacked."""
         from vitreous.data.datasets.place import data_root, find_dataset, is_here
         from vitreous.fetch.install import downloads_of, install
         from vitreous.storage.failures import readable_errors
         from vitreous.storage.lock import hold_folder
 
-        dataset, place = find_dataset(self.name), data_root(self.root)
-        final = place / dataset.name
-        if is_here(dataset, place):
-            log.info(f"{final}: {dataset.title} is already there.")
-            return final
-        downloads = downloads_of(dataset, place)
+        dataset, root = find_dataset(self.name), data_root(self.root)
+        folder = root / dataset.name
+        if is_here(dataset, root):
+            log.info(f"{folder}: {dataset.title} is already there.")
+            return folder
+        downloads = downloads_of(dataset, root)
         with readable_errors(downloads):
-            try:
-                downloads.mkdir(parents=True, exist_ok=True)
-            except ValueError as error:  # a name with a null byte
-                raise UserError(f"{str(place)!a}: cannot be used ({error}); choose another folder.") from None
+            downloads.mkdir(parents=True, exist_ok=True)
         with hold_folder(downloads, log.info, "getting this dataset"):
-            return install(dataset, place, progress=self.told.download)
+            return install(dataset, root, progress=self.told.download)
 
     def show(self, result: Path) -> None:
         """The folder."""
         print(result)
 
 
-get_data = verb(DataGet)
+get_data = verb(DataGet, "get_data")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from vitreous.cli.terminal import console, printable, table
 from vitreous.cli.verb import Verb, verb
 from vitreous.errors import UserError
+from vitreous.inputs import size_text
 from vitreous.verbs.data_get import DataRoot
 
 if TYPE_CHECKING:
@@ -40,13 +41,13 @@ class DatasetRow:
     classes: int
     splits: dict[str, int]
     bytes: int | None
-    """Of the files whose sizes are published; None if none's is."""
+    """The sum of the published file sizes; None if none is published."""
     vtab: str | None
     """The group of VTAB that it belongs to."""
     by_hand: tuple[str, ...]
     """Files that a person has to get."""
     checksums: int
-    """Of how many of its files a checksum is published."""
+    """How many of its files have a published checksum."""
     files: int
     sources: tuple[FileRow, ...]
     """The files themselves."""
@@ -67,16 +68,15 @@ class DataList(DataRoot, Verb[list[DatasetRow]]):
         from vitreous.data.datasets.place import data_root
         from vitreous.data.datasets.table import DATASETS
 
-        return [_row(dataset, data_root(self.root)) for dataset in DATASETS.values()]
+        root = data_root(self.root)
+        return [_row(dataset, root) for dataset in DATASETS.values()]
 
     def to_json(self, result: list[DatasetRow]) -> Any:
-        """Every field."""
+        """A list of objects."""
         return [asdict(row) for row in result]
 
     def show(self, result: list[DatasetRow]) -> None:
-        """A table."""
-        from vitreous.inputs import size_text
-
+        """One line per dataset."""
         listed = table("dataset", "here", "classes#", "train#", "val#", "test#", "size#", "VTAB", "licence")
         for row in result:
             counts = (f"{row.splits[split]:,}" if split in row.splits else "" for split in ("train", "val", "test"))
@@ -120,4 +120,4 @@ def _row(dataset: Dataset, root: Path) -> DatasetRow:
     )
 
 
-list_data = verb(DataList)
+list_data = verb(DataList, "list_data")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from vitreous.cli.terminal import say_left_out
 from vitreous.cli.verb import Verb, verb
+from vitreous.inputs import parse_size, size_text
 
 if TYPE_CHECKING:
     from vitreous.data.shards.packing import Packed
@@ -23,8 +26,9 @@ MIN_SHARD_BYTES = 10_000
 class DataPack(Verb["Packed"]):
     """Pack data into WebDataset shards: few large files, read from start to end, here or from afar.
 
-    Images keep their bytes, and packed arrays become PNG files. OUT is then data for every command. A command that was
-    interrupted is resumed at the shard where it was.
+    Images keep their bytes, and packed arrays become PNG files. The train split is shuffled once, so that each shard
+    is a random sample. OUT is then data for every command. If it is interrupted, repeat the same command:
+    it resumes with the shard that it was writing.
     """
 
     data: str | Path | Data
@@ -34,17 +38,14 @@ class DataPack(Verb["Packed"]):
     _: KW_ONLY
     shard_size: str | int = "256MB"
     """SIZE: Size of a shard, such as 256MB or 1GB."""
-    json_help: ClassVar[str] = ""
     resumes: ClassVar[bool] = True
+    json_help: ClassVar[str] = ""
 
     def run(self) -> Packed:
-        """Write the data as tar shards with an index. The train split is shuffled once, so each has a bit of all."""
-        from functools import partial
-
+        """Write the shards and their index."""
         from vitreous.data.opening import open_images
         from vitreous.data.shards.packing import pack
         from vitreous.data.source import Data
-        from vitreous.inputs import parse_size
         from vitreous.storage.overwrite import check_apart, output_folder
 
         size = parse_size(self.shard_size, "shard_size", least=MIN_SHARD_BYTES)
@@ -57,17 +58,15 @@ class DataPack(Verb["Packed"]):
         return pack(opened, folder, size, partial(self.told.progress, "packing"))
 
     def show(self, result: Packed) -> None:
-        """What was written."""
-        from vitreous.inputs import size_text
-
+        """How many images, shards and bytes; unreadable images on standard error."""
         say_left_out(result.left_out)
-        counts = dict.fromkeys((shard.split for shard in result.shards), 0)
+        counts = Counter[str]()
         for shard in result.shards:
             counts[shard.split] += shard.images
         images = " and ".join(f"{count:,} {split}" for split, count in counts.items())
-        size = size_text(sum(shard.bytes for shard in result.shards))
         shards = "1 shard" if len(result.shards) == 1 else f"{len(result.shards):,} shards"
+        size = size_text(sum(shard.bytes for shard in result.shards))
         print(f"{result.folder}: {images} images in {shards}, {size}")
 
 
-pack_data = verb(DataPack)
+pack_data = verb(DataPack, "pack_data")

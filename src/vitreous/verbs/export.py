@@ -9,17 +9,15 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from vitreous.arguments import Merge
 from vitreous.cli.terminal import printable
 from vitreous.cli.verb import Verb, verb
-from vitreous.config.data import Preprocess
 from vitreous.errors import UserError
 from vitreous.wording import Range
 
 if TYPE_CHECKING:
+    from vitreous.config.data import Preprocess
     from vitreous.data.source import Data
     from vitreous.weights.bundle import Bundle
 
-Format = Literal["huggingface", "timm", "google", "openvino", "onnx"]
-
-HOW_TO_OPEN = {
+OPEN_WITH = {
     "huggingface": 'transformers.{auto}.from_pretrained("{out}")',
     "timm": 'timm.create_model("local-dir:{out}", pretrained=True)',
     "google": 'numpy.load("{out}")',
@@ -35,12 +33,12 @@ class Export(Verb[Path]):
     What is written for OpenVINO or ONNX was compared with the network on images, and is refused where it differs.
     """
 
-    bundle: str | Path | Bundle
-    """BUNDLE: A bundle, a run folder, or anything that `vitreous import` reads."""
+    source: str | Path | Bundle
+    """MODEL: A bundle, a run folder, or anything that `vitreous import` reads."""
     out: str | Path
     """OUT: What to write: a folder that is new, empty or an earlier export; for google, a file that ends in .npz."""
     _: KW_ONLY
-    to: Format
+    to: Literal["huggingface", "timm", "google", "openvino", "onnx"]
     """huggingface: a folder for from_pretrained, with its image processor. timm: a folder for local-dir. google: an
     .npz with the tensor names of the paper's code. openvino, onnx: a folder with the graph that the runtime computes,
     uint8 images in and probabilities out, which is a MODEL for predict, evaluate and bench too."""
@@ -52,8 +50,8 @@ class Export(Verb[Path]):
     """DATA: Images to compare predictions on; for int8 labelled ones, on which accuracy is measured. Default: the val
     split of those to calibrate with, or their test split, or some images of the package's own."""
     max_drop: Annotated[float, Range(0, 100)] | None = None
-    """POINTS: Points of accuracy that int8 may lose. Where plain quantization loses more, the costliest operations stay
-    in float32; where even that does, nothing is written. Default: 0.5."""
+    """POINTS: Points of accuracy that int8 may lose. Where plain quantization loses more, the costliest operations
+    stay in float32; where even that does, nothing is written. Default: 0.5."""
     merge: Merge | None = None
     """COUNT: For openvino and onnx, how many tokens to merge per block. Default: as the model says."""
     preprocess: Preprocess | str | None = None
@@ -61,44 +59,33 @@ class Export(Verb[Path]):
     json_help: ClassVar[str] = ""
 
     def run(self) -> Path:
-        """Write the model, and return where."""
-        from vitreous.inference.engine_folder import save_engine
+        """Write it, and return where."""
+        from vitreous.inference.engine_folder import CARD, METADATA, save_engine
         from vitreous.inference.export import prepare_export
         from vitreous.inference.opening import open_model
-        from vitreous.storage.overwrite import check_apart
-        from vitreous.weights.writers import WRITERS
-
-        out = self._check()
-        bundle = open_model(self.bundle, self.preprocess, self.merge)
-        check_apart(out, bundle.path)
-        if self.to == "openvino" or self.to == "onnx":
-            found = prepare_export(
-                bundle, self.to, calibrate=self.calibrate, verify=self.verify, max_drop=self.max_drop
-            )
-            return save_engine(out, found.model, found.metadata)
-        family = bundle.model.config.family
-        if family not in WRITERS[self.to]:
-            others = " or ".join(repr(name) for name, writers in WRITERS.items() if family in writers)
-            instead = f"choose {others}" if others else "use its bundle as it is"
-            raise UserError(
-                f"to={self.to!r}: there are no networks of the family {family!r} in this format; {instead}."
-            )
-        return WRITERS[self.to][family](out, bundle.model, bundle.preprocess, bundle.labels, bundle.info)
-
-    def _check(self) -> Path:
-        """The place to write to; options that do nothing, or int8 without images, are refused before any work."""
-        from vitreous.inference.engine_folder import CARD, METADATA
         from vitreous.inference.runtime import RUNTIMES
-        from vitreous.storage.overwrite import check_elsewhere, check_file, check_folder
-        from vitreous.weights.writers import FOLDERS
+        from vitreous.storage.overwrite import check_apart, check_elsewhere, check_file, check_folder
+        from vitreous.weights.writers import FOLDERS, write_weights
 
+        out = Path(self.out)
         if self.to == "google":
-            out = check_file(self.out)
+            out = check_file(out)
         else:
-            out = Path(self.out)
+            files = FOLDERS.get(self.to) or {METADATA, CARD, *RUNTIMES[self.to].files}
             check_elsewhere(out)
-            runtimes = {name: frozenset({METADATA, CARD, *runtime.files}) for name, runtime in RUNTIMES.items()}
-            check_folder(out, {**FOLDERS, **runtimes}[self.to])
+            check_folder(out, frozenset(files))
+        self._check_options()
+        bundle = open_model(self.source, self.preprocess, self.merge)
+        check_apart(out, bundle.path)
+        if self.to != "openvino" and self.to != "onnx":
+            return write_weights(out, bundle, self.to)
+        found = prepare_export(bundle, self.to, calibrate=self.calibrate, verify=self.verify, max_drop=self.max_drop)
+        return save_engine(out, found.model, found.metadata)
+
+    def _check_options(self) -> None:
+        """Refuse int8 without images or for another runtime, and options that this format does not use."""
+        from vitreous.inference.runtime import RUNTIMES
+
         if self.int8 and (self.to not in RUNTIMES or RUNTIMES[self.to].quantize is None):
             raise UserError(f"int8: there is none for {self.to}; export to openvino, or leave it out.")
         if self.int8 and self.calibrate is None:
@@ -111,22 +98,24 @@ class Export(Verb[Path]):
                 raise UserError(
                     f"{name}: only for an export to {' or '.join(RUNTIMES)}, not to {self.to}; leave it out."
                 )
-        return out
 
     def show(self, result: Path) -> None:
-        """Where it is, how its predictions compare with the network's, and how others open it."""
+        """Where it is, how its predictions compare with the network's, and how to open it."""
         from vitreous.inference.engine_folder import read_metadata
-        from vitreous.inference.opening import open_model
+        from vitreous.inputs import read_json
 
-        place = printable(str(result))
+        place, auto = printable(str(result)), ""
         print(f"written: {place}")
+        if self.to == "huggingface":
+            classifies = "ForImageClassification" in read_json(result / "config.json")["architectures"][0]
+            auto = "AutoModelForImageClassification" if classifies else "AutoModel"
         if self.to in ("openvino", "onnx"):
             metadata = read_metadata(result)
-            checked = metadata.verified
+            verified = metadata.verified
             print(
-                f"verified: {checked.same_label:,} of {checked.images:,} images have the same label as in PyTorch, "
-                f"{checked.equal:,} the same numbers up to rounding; probabilities differ by at most "
-                f"{checked.max_probability_difference:.2g}"
+                f"verified: {verified.same_label:,} of {verified.images:,} images have the same label as in PyTorch, "
+                f"{verified.equal:,} the same numbers up to rounding; probabilities differ by at most "
+                f"{verified.max_probability_difference:.2g}"
             )
             if (accuracy := metadata.accuracy) is not None:
                 kept = "; the costliest operations stayed in float32" if metadata.accuracy_control else ""
@@ -138,4 +127,4 @@ class Export(Verb[Path]):
         print(f"open it: {HOW_TO_OPEN[self.to].format(out=place, auto=auto)}")
 
 
-export_weights = verb(Export)
+export_weights = verb(Export, "export_weights")

@@ -11,22 +11,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 from vitreous.arguments import Count, Merge, Pixels
 from vitreous.cli.terminal import printable
 from vitreous.cli.verb import Verb, verb
-from vitreous.config.data import Preprocess
 from vitreous.errors import UserError
 from vitreous.wording import Range
 
 if TYPE_CHECKING:
+    from vitreous.config.data import Preprocess
     from vitreous.weights.bundle import Bundle
 
 log = logging.getLogger("vitreous")
 
-BUNDLE_FILES = frozenset({"config.json", "model.safetensors", "README.md"})
+BUNDLE = frozenset({"config.json", "model.safetensors", "README.md"})
 """What a bundle holds, besides its manifest."""
 
 
 @dataclass(frozen=True)
 class Imported:
-    """What was made of a source."""
+    """The bundle that was written."""
 
     bundle: str
     description: str
@@ -36,9 +36,9 @@ class Imported:
     preprocess: str
     labels: tuple[str, ...]
     numbered: bool
-    """The labels are numbers, for nobody said the classes' names."""
+    """Whether the labels are numbers, because neither the source nor the caller has the classes' names."""
     notes: tuple[str, ...]
-    """What the source was taken for, what was ignored, what was assumed."""
+    """As what the source was recognised, its ignored keys, and what was assumed."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Import(Verb[Imported]):
 
     source: str | Path
     """SOURCE: A .safetensors, .pth or .npz file, a Hugging Face or timm folder, or hf:organisation/model."""
-    bundle: str | Path
+    out: str | Path
     """BUNDLE: The folder to write: new, empty, or an earlier bundle, which is replaced."""
     _: KW_ONLY
     preprocess: Preprocess | str | None = None
@@ -61,7 +61,8 @@ class Import(Verb[Imported]):
     """PIXELS: Side of a patch in pixels; the patch projection is resampled to it as in FlexiViT, and so are the
     positions."""
     channels: Count | None = None
-    """COUNT: Input channels: 1 for grey images, 3 for colour, any other number for tensors, by timm's rule."""
+    """COUNT: Input channels: 1 for grey images, 3 for colour, any other number for tensors; converted by timm's
+    rule."""
     classes: Annotated[int, Range(0)] | None = None
     """COUNT: 0 drops the classifier; any other number replaces it with a new one, all zeros."""
     heads: Count | None = None
@@ -75,7 +76,7 @@ class Import(Verb[Imported]):
     """COUNT: How many tokens the model merges per block from then on: faster, and a little less accurate."""
 
     def run(self) -> Imported:
-        """Write a bundle of the weights, and say what they were taken for."""
+        """Write the bundle; `open_weights` says what a source may be, and `adapt` how it is resampled."""
         from vitreous.model.network import MergesTokens, require
         from vitreous.storage.overwrite import check_apart, check_elsewhere, check_folder
         from vitreous.weights.adapt import adapt
@@ -84,12 +85,12 @@ class Import(Verb[Imported]):
         from vitreous.weights.labels import repeated_names
         from vitreous.weights.source import open_weights, preprocess_text
 
-        out = Path(self.bundle)
+        out = Path(self.out)
         check_elsewhere(out)
-        check_folder(out, BUNDLE_FILES)
+        check_folder(out, BUNDLE)
         opened = open_weights(self.source, self.preprocess, heads=self.heads, entry=self.entry)
         check_apart(out, opened.path)
-        model, prepared = adapt(
+        model, preprocess = adapt(
             opened.model,
             opened.preprocess,
             image_size=self.image_size,
@@ -100,31 +101,48 @@ class Import(Verb[Imported]):
         )
         if self.merge is not None:
             model = require(model, MergesTokens, f"merge={self.merge}").with_merge(self.merge)
-        names = _names(self.labels, opened, model.config.classes)
-        repeated = repeated_names(names) if self.labels is not None else None
-        if repeated is not None:
+        names = self._class_names(opened, model.config.classes)
+        notes = list(opened.notes)
+        if self.labels is not None and (repeated := repeated_names(names)) is not None:
             log.warning("labels: %s", repeated)
-        made = Imported(
+            notes.append(f"labels: {repeated}")
+        imported = Imported(
             bundle=str(out),
             description=describe("", model.config).strip(),
             parameters=sum(parameter.numel() for parameter in model.parameters()),
             channels=model.config.channels,
-            preprocess=preprocess_text(prepared),
+            preprocess=preprocess_text(preprocess),
             labels=names,
             numbered=self.labels is None and (opened.info.get("numbered") is True or len(opened.labels) != len(names)),
-            notes=opened.notes if repeated is None else (*opened.notes, f"labels: {repeated}"),
+            notes=tuple(notes),
         )
-        name, notes = _without_places(str(self.source), opened)
-        info = {**opened.info, "imported": name, "notes": notes, "numbered": made.numbered} if notes else opened.info
-        save_bundle(out, model, prepared, names, card=_card(name, notes, made.description, prepared), info=info)
-        return made
+        source, found = _without_folders(str(self.source), opened)
+        info = {**opened.info}
+        if found:
+            info |= {"imported": source, "notes": found, "numbered": imported.numbered}
+        card = import_card(source, found, imported.description, preprocess)
+        save_bundle(out, model, preprocess, names, card=card, info=info)
+        return imported
+
+    def _class_names(self, opened: Bundle, classes: int) -> tuple[str, ...]:
+        """The given names, else the source's, else numbers."""
+        from vitreous.weights.labels import read_labels
+
+        if self.labels is None:
+            return opened.labels if len(opened.labels) == classes else tuple(str(number) for number in range(classes))
+        is_file = isinstance(self.labels, str | Path)
+        names = read_labels(self.labels) if isinstance(self.labels, str | Path) else tuple(self.labels)
+        if len(names) != classes:
+            place = self.labels if is_file else "labels"
+            raise UserError(f"{place}: has {len(names)} names for {classes} classifier outputs; give one for each.")
+        return names
 
     def to_json(self, result: Imported) -> Any:
-        """Every field."""
+        """One object."""
         return asdict(result)
 
     def show(self, result: Imported) -> None:
-        """What it is, and how to use it."""
+        """What it is, how it wants its images, its classes, and how to use it."""
         print(f"{result.description}, {result.parameters / 1e6:.1f} million parameters")
         print(f"preprocessing: {result.preprocess}")
         if result.labels:
@@ -138,37 +156,22 @@ class Import(Verb[Imported]):
         print(f"use it:  {use.replace('BUNDLE', printable(result.bundle))}")
 
 
-def _without_places(source: str, opened: Bundle) -> tuple[str, list[str]]:
-    """What the source is called, and what was found out about it, without folders of this machine."""
-    from vitreous.weights import hub
+def _without_folders(source: str, opened: Bundle) -> tuple[str, list[str]]:
+    """The name of the source, and the notes about it, without folders of this machine."""
+    from vitreous.weights.hub import PREFIX
 
-    name = source if source.startswith(hub.PREFIX) else Path(source).resolve().name
+    name = source if source.startswith(PREFIX) else Path(source).resolve().name
     return name, [note.replace(str(opened.path), name) for note in opened.notes]
 
 
-def _names(given: str | Path | Sequence[str] | None, opened: Bundle, classes: int) -> tuple[str, ...]:
-    """The classes' names: those that were given, else the source's, else numbers."""
-    from vitreous.weights.labels import read_labels
-
-    if given is None:
-        return opened.labels if len(opened.labels) == classes else tuple(str(number) for number in range(classes))
-    names = read_labels(given) if isinstance(given, str | Path) else tuple(given)
-    if len(names) != classes:
-        place = given if isinstance(given, str | Path) else "labels"
-        raise UserError(f"{place}: has {len(names)} names, and the classifier {classes} outputs; give one for each.")
-    return names
-
-
-def _card(source: str, notes: Sequence[str], description: str, preprocess: Preprocess) -> str:
+def import_card(source: str, notes: Sequence[str], description: str, preprocess: Preprocess) -> str:
+    """README.md of an imported bundle, in Markdown."""
     from vitreous.weights.markdown import code
     from vitreous.weights.source import preprocess_text
 
-    files = preprocess.channels in (1, 3)  # of other numbers there are only tensors
-    use = (
-        "vitreous predict FOLDER_OF_THIS_FILE image.jpg"
-        if files
-        else "vitreous.load(FOLDER_OF_THIS_FILE).network(images)"
-    )
+    use = "vitreous predict FOLDER_OF_THIS_FILE image.jpg"
+    if preprocess.channels not in (1, 3):  # other numbers of channels exist only as tensors
+        use = "vitreous.load(FOLDER_OF_THIS_FILE).network(images)"
     return "\n".join(
         [
             f"# {description}",
@@ -184,4 +187,4 @@ def _card(source: str, notes: Sequence[str], description: str, preprocess: Prepr
     )
 
 
-import_weights = verb(Import)
+import_weights = verb(Import, "import_weights")

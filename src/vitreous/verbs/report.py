@@ -34,7 +34,7 @@ class Report(PreprocessOption, SplitOption, Verb[Path]):
     json_help: ClassVar[str] = ""
 
     def run(self) -> Path:
-        """Write the page, and return its path."""
+        """Write the page and return its path; a page of ours is replaced, any other file is not."""
         from vitreous.training.page import write_report
 
         return write_report(
@@ -47,8 +47,8 @@ class Report(PreprocessOption, SplitOption, Verb[Path]):
         )
 
     def show(self, result: Path) -> None:
-        """Where it is."""
+        """Where the page is, and its size."""
         print(f"{printable(str(result))} ({result.stat().st_size / 1e6:.1f} MB): open it in a browser.")
 
 
-write_report = verb(Report)
+write_report = verb(Report, "write_report")

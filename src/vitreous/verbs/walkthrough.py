@@ -104,4 +104,4 @@ class Walkthrough(PreprocessOption, ModelAndImages, Verb["list[WrittenPage | Ima
         return int(not all(isinstance(one, WrittenPage) for one in result))
 
 
-write_walkthrough = verb(Walkthrough)
+write_walkthrough = verb(Walkthrough, "write_walkthrough")
