@@ -121,10 +121,7 @@ class Export(Verb[Path]):
                 kept = "; the costliest operations stayed in float32" if metadata.accuracy_control else ""
                 images = f"{accuracy.images:,} held-out images"
                 print(f"accuracy: {accuracy.int8:.2%} in int8, {accuracy.fp32:.2%} in float32, of {images}{kept}")
-        auto = "AutoModel"
-        if self.to == "huggingface" and open_model(self.bundle).labels:
-            auto = "AutoModelForImageClassification"
-        print(f"open it: {HOW_TO_OPEN[self.to].format(out=place, auto=auto)}")
+        print(f"open it: {OPEN_WITH[self.to].format(out=place, auto=auto)}")
 
 
 export_weights = verb(Export, "export_weights")
