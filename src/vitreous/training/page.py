@@ -28,7 +28,7 @@ from vitreous.explain.reconstruct import draw_reconstructions
 from vitreous.explain.weight_plots import plot_weights
 from vitreous.inference.engine import open_in_torch
 from vitreous.inference.evaluation import evaluate_classifier
-from vitreous.inference.opening import open_model
+from vitreous.inference.opening import check_classifier, open_model
 from vitreous.model.family import count_flops
 from vitreous.objectives.mae import load_autoencoder
 from vitreous.report.content import Content, Example, Run, SplitScores, TaughtImage
@@ -177,6 +177,7 @@ class Measured(NamedTuple):
 def _measure(
     bundle: Bundle, data: str | Path | Data, split: Split | None, progress: Callable[[int, int], None] | None
 ) -> Measured:
+    check_classifier(bundle)
     opened = open_dataset(data)
     told = progress or (lambda done, total: None)
     # in fp32: the page is about the model, not about what int8 makes of it
