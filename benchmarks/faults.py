@@ -56,7 +56,7 @@ from vitreous.training.checkpoint import Saver
 LIMIT = 60.0
 """Seconds in which all must have ended or gone on."""
 IN_TURN = 5
-"""So often a training is disturbed before it is let come to its end."""
+"""Disturbances of one training before it may run to its end."""
 TIMES = {
     "kill": 40,
     "kill-saving": 100,
@@ -70,7 +70,7 @@ TIMES = {
     "flip": 100,
     "flip-shards": 100,
 }
-WORDS = {
+DESCRIPTIONS = {
     "kill": "SIGKILL to a process in training",
     "kill-saving": "SIGKILL to a process while a checkpoint is written",
     "kill-saving-shards": "the same, sharded",
@@ -118,25 +118,15 @@ class Experiment:
     """Trainings that are disturbed, beside ones that were not."""
 
     def __init__(self, folder: Path, seed: int = 0) -> None:
-        self.folder, self.chance, self.log = folder, random.Random(seed), folder / "log"
+        self.folder, self.rng, self.log = folder, random.Random(seed), folder / "log"
         draw_images(folder / "images.npz")
         self.expected: dict[str, str] = {}
         self.seconds: dict[str, float] = {}
 
     def argv(self, name: str, *more: str) -> list[str]:
-        sizes = {"width": 16, "depth": 2, "heads": 2, "mlp_width": 32}
-        model = [word for key, value in sizes.items() for word in ("--overrides", f"model.{key}={value}")]
-        fixed = [
-            "--overrides",
-            "batch_size=12",
-            "--overrides",
-            "save_seconds=0",
-            "--epochs",
-            "8",
-            "--overrides",
-            "augment.policy=trivial",
-        ]
-        data = ["fit", str(self.folder / "images.npz"), "--model", "Ti/4@16", *model, *fixed, "--workers", "1"]
+        overrides = "model.width=16 model.depth=2 model.heads=2 model.mlp_width=32 batch_size=12 save_seconds=0"
+        fixed = [word for one in f"{overrides} augment.policy=trivial".split() for word in ("--overrides", one)]
+        data = ["fit", str(self.folder / "images.npz"), "--model", "Ti/4@16", *fixed, "--epochs", "8", "--workers", "1"]
         return [*data, "--out", str(self.folder / name), *more]
 
     def undisturbed(self, *more: str) -> str:
@@ -154,7 +144,7 @@ class Experiment:
         while tally.faults < times:
             self.log.write_text("")
             pair = Pair(self.argv("hurt", *more), self.log)
-            harmed = harm(pair, run, self.chance, self.seconds[" ".join(more)])
+            harmed = harm(pair, run, self.rng, self.seconds[" ".join(more)])
             if harmed:
                 tally.faults += 1
                 self._see_off(pair, run, tally)
@@ -226,7 +216,7 @@ def not_a_number() -> Iterator[None]:
 
 def diverge(experiment: Experiment, times: int) -> Tally:
     """No process takes the step, and the training goes on from before it where the cause is gone."""
-    tally, run, expected = Tally(WORDS["nan"]), experiment.folder / "hurt", experiment.undisturbed()
+    tally, run, expected = Tally(DESCRIPTIONS["nan"]), experiment.folder / "hurt", experiment.undisturbed()
     for _ in range(times):
         experiment.log.write_text("")
         with not_a_number():
@@ -246,7 +236,7 @@ def diverge(experiment: Experiment, times: int) -> Tally:
 
 def fill_disk(experiment: Experiment, times: int) -> Tally:
     """On a file system with room for a few steps; then it gets more."""
-    tally, place, expected = Tally(WORDS["full-disk"]), experiment.folder / "small", experiment.undisturbed()
+    tally, place, expected = Tally(DESCRIPTIONS["full-disk"]), experiment.folder / "small", experiment.undisturbed()
     place.mkdir()
     for turn in range(times):
         subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={240 + 30 * turn}k", "tmpfs", place], check=True)
@@ -278,7 +268,7 @@ def flip_bits(experiment: Experiment, what: str, times: int, *more: str) -> Flip
     began = time.monotonic()
     for turn in range(times):
         file = files[turn % len(files)]
-        content, at = bytearray(file.read_bytes()), experiment.chance.randrange(8 * file.stat().st_size)
+        content, at = bytearray(file.read_bytes()), experiment.rng.randrange(8 * file.stat().st_size)
         content[at // 8] ^= 1 << at % 8
         file.write_bytes(content)
         point, remarks, _ = Saver(run / "checkpoints", World()).load(with_start=False)
@@ -309,13 +299,13 @@ def conduct(folder: Path, wanted: dict[str, int]) -> dict[str, Any]:
     for name, times in wanted.items():
         if name in simple:
             harm, more = simple[name]
-            tally = experiment.disturb(WORDS[name], times, harm, *more)
+            tally = experiment.disturb(DESCRIPTIONS[name], times, harm, *more)
         elif name == "nan":
             tally = diverge(experiment, times)
         elif name == "full-disk":
             tally = fill_disk(experiment, times)
         else:
-            tally = flip_bits(experiment, WORDS[name], times, *(["--shard"] if name.endswith("shards") else []))
+            tally = flip_bits(experiment, DESCRIPTIONS[name], times, *(["--shard"] if name.endswith("shards") else []))
         found[name] = asdict(tally)
         print(json.dumps(found[name]), flush=True)
     return found

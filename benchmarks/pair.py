@@ -47,54 +47,54 @@ Harm = Callable[[Pair, Path, random.Random, float], bool]
 """Do harm to one of two processes, and say whether it came in time."""
 
 
-def kill(pair: Pair, run: Path, chance: random.Random, seconds: float) -> bool:
+def kill(pair: Pair, run: Path, rng: random.Random, seconds: float) -> bool:
     """At a random moment after the first checkpoint."""
     if not until(lambda: any(run.glob("checkpoints/step-*")), pair):
         return False
-    if None not in pair.wait(chance.uniform(0, 0.5 * seconds)):
+    if None not in pair.wait(rng.uniform(0, 0.5 * seconds)):
         return False
-    return send(chance.choice(pair.commands), signal.SIGKILL)
+    return send(rng.choice(pair.commands), signal.SIGKILL)
 
 
-def kill_saving(pair: Pair, run: Path, chance: random.Random, seconds: float) -> bool:
+def kill_saving(pair: Pair, run: Path, rng: random.Random, seconds: float) -> bool:
     """While a checkpoint has its preliminary name, one of the first ten."""
-    for _ in range(chance.randrange(1, 10)):
+    for _ in range(rng.randrange(1, 10)):
         if not until(lambda: any(run.glob("checkpoints/.step-*.new")), pair):
             return False
         until(lambda: not any(run.glob("checkpoints/.step-*.new")), pair)
     if not until(lambda: any(run.glob("checkpoints/.step-*.new")), pair):
         return False
-    time.sleep(chance.uniform(0, 0.004))
-    return send(chance.choice(pair.commands), signal.SIGKILL)
+    time.sleep(rng.uniform(0, 0.004))
+    return send(rng.choice(pair.commands), signal.SIGKILL)
 
 
 def signal_worker(number: int) -> Harm:
-    def harm(pair: Pair, run: Path, chance: random.Random, seconds: float) -> bool:
+    def harm(pair: Pair, run: Path, rng: random.Random, seconds: float) -> bool:
         if not until(lambda: count_steps(run) > 2, pair):
             return False
-        command = chance.choice(pair.commands)
+        command = rng.choice(pair.commands)
         children = command.children()
         with suppress(ProcessLookupError, IndexError):
-            os.kill(chance.choice(children), number)
+            os.kill(rng.choice(children), number)
             return True
         return False
 
     return harm
 
 
-def stop(pair: Pair, run: Path, chance: random.Random, seconds: float) -> bool:
+def stop(pair: Pair, run: Path, rng: random.Random, seconds: float) -> bool:
     """As a machine does that swaps without end, or a file system that does not answer; after a few steps."""
     before = count_steps(run)
-    return until(lambda: count_steps(run) > before + 2, pair) and send(chance.choice(pair.commands), signal.SIGSTOP)
+    return until(lambda: count_steps(run) > before + 2, pair) and send(rng.choice(pair.commands), signal.SIGSTOP)
 
 
-def stop_early(pair: Pair, run: Path, chance: random.Random, seconds: float) -> bool:
+def stop_early(pair: Pair, run: Path, rng: random.Random, seconds: float) -> bool:
     """The same before the first step: while the two meet, or soon after."""
-    pair.wait(chance.uniform(0, 1))
-    return send(chance.choice(pair.commands), signal.SIGSTOP)
+    pair.wait(rng.uniform(0, 1))
+    return send(rng.choice(pair.commands), signal.SIGSTOP)
 
 
-def nothing_more(pair: Pair, run: Path, chance: random.Random, seconds: float) -> bool:
+def nothing_more(pair: Pair, run: Path, rng: random.Random, seconds: float) -> bool:
     """The harm is done already."""
     return True
 
