@@ -74,8 +74,8 @@ def test_a_model_that_answers_no_numbers_does_not_start_a_server(tmp_path):
     """Its own error, before anything listens, and not a traceback of uvicorn's."""
 
     class Damaged(GatedEngine):
-        def scores(self, images):
-            raise DamagedModelError("damaged: gives scores that are not numbers.")
+        def logits(self, images):
+            raise DamagedModelError("damaged: gives logits that are not numbers.")
 
     with pytest.raises(DamagedModelError, match=r"^damaged: "):
         run_server([gated(Damaged())], ServerSettings(), None, lambda: None)

@@ -143,7 +143,7 @@ def test_the_device_that_was_named_computes_predictions_and_explanations(bundle,
         return torch.device("meta")
 
     monkeypatch.setattr("vitreous.distributed.world.find_device", find)
-    monkeypatch.setattr("vitreous.inference.choice.find_device", find)
+    monkeypatch.setattr("vitreous.inference.opening.find_device", find)
     monkeypatch.setattr("vitreous.server.running.run_server", lambda models, *_: served.extend(models) or True)
     assert serve(bundle, port=0, device="cuda")
     assert set(named) == {"cuda"}

@@ -27,6 +27,7 @@ from vitreous.weights.bundle import Bundle
 
 keep_memory()  # whoever loads a model computes with it
 
+
 @dataclass(frozen=True)
 class Model:
     """A model with its classes and its preprocessing, ready to use in a notebook."""
