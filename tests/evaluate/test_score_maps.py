@@ -316,7 +316,7 @@ def test_maps_that_a_training_reads_are_not_removed(tmp_path, monkeypatch):
     def pass_time(hours):
         then = used.folder.stat().st_mtime - hours * 3600
         os.utime(used.folder, (then, then))
-        cache.evict(keep=new)
+        cache.evict(except_for=new)
 
     pass_time(hours=23)
     assert used.folder.exists()

@@ -56,41 +56,41 @@ def test_the_least_recently_used_of_all_kinds_is_removed_first(tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "pets").write_bytes(bytes(1000))  # datasets are no part of it
     mark_used(used)
-    evict(keep=put("shards", "new", hours_ago=0))
+    evict(except_for=put("shards", "new", hours_ago=0))
     assert entries(tmp_path) == ["shards/new", "token-labels/oldest"]
     assert (tmp_path / "data" / "pets").exists()
 
 
 def test_within_the_limit_nothing_is_removed(tmp_path):
     put("features", "a.x", hours_ago=100)
-    evict(keep=put("features", "b.x", hours_ago=0))
+    evict(except_for=put("features", "b.x", hours_ago=0))
     assert entries(tmp_path) == ["features/a.x", "features/b.x"]
 
 
 def test_what_was_just_written_stays_though_it_is_too_large(tmp_path):
     put("features", "a.x", hours_ago=1)
-    evict(keep=put("engines", "b", hours_ago=2, size=1000))
+    evict(except_for=put("engines", "b", hours_ago=2, size=1000))
     assert entries(tmp_path) == ["engines/b"]
 
 
 def test_what_is_held_is_not_removed(tmp_path):
     held = put("token-labels", "held", hours_ago=50, size=1000)
     mark_used(held, hold_seconds=3600)
-    evict(keep=put("features", "new.x", hours_ago=0))
+    evict(except_for=put("features", "new.x", hours_ago=0))
     assert entries(tmp_path) == ["features/new.x", "token-labels/held"]
     then = held.stat().st_mtime - 2 * 3600  # two hours pass
     os.utime(held, (then, then))
-    evict(keep=cache_path("features", "new.x"))
+    evict(except_for=cache_path("features", "new.x"))
     assert entries(tmp_path) == ["features/new.x"]
 
 
 def test_what_killed_processes_left_counts_too(tmp_path):
     put("features", ".new-0123456789abcdef", hours_ago=9, size=1000)
     put("engines", ".removed-0123456789abcdef", hours_ago=8, size=1000)
-    evict(keep=put("features", "new.x", hours_ago=0))
+    evict(except_for=put("features", "new.x", hours_ago=0))
     assert entries(tmp_path) == ["features/new.x"]
 
 
 def test_nothing_cached_yet_and_entries_that_cannot_be_marked(tmp_path):
-    evict(keep=tmp_path / "x")
+    evict(except_for=tmp_path / "x")
     mark_used(tmp_path / "missing")

@@ -72,7 +72,7 @@ class FeatureCache:
         except (UserError, MachineError) as error:
             self.remarks.append(not_cached("features, which the next command computes again,", error))
         else:
-            evict(keep=_path(key))
+            evict(except_for=_path(key))
 
 
 def features_key(model: Network | str, preprocess: Preprocess, source: Source) -> str:

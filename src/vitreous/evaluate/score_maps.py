@@ -159,7 +159,7 @@ class MapStore:
         except (UserError, MachineError) as error:
             raise type(error)(not_cached("token labels", error)) from None
         mark_used(self.folder, HOLD_SECONDS)
-        evict(keep=self.folder)
+        evict(except_for=self.folder)
         return _index_records(path, records)
 
 

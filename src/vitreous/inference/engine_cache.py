@@ -111,7 +111,7 @@ class EngineCache:
             log.info(not_cached("the converted model", error))
         else:
             _opened.get(self.bundle.model, {}).pop(place, None)
-            evict(keep=self.folder)
+            evict(except_for=self.folder)
         cached = self.get(variant)
         if cached is not None:
             return cached[0]

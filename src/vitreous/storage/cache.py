@@ -32,9 +32,9 @@ def cache_root() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vitreous"
 
 
-def cache_key(*facts: object) -> str:
-    """64 hexadecimal digits that differ if any of the facts differs; they are anything that JSON can say."""
-    return sha256_json(facts)
+def cache_key(*values: object) -> str:
+    """64 hexadecimal digits that differ if any of the values differs; they are anything that JSON can say."""
+    return sha256_json(values)
 
 
 def cache_path(kind: str, name: str) -> Path:
@@ -49,8 +49,8 @@ def mark_used(entry: Path, hold_seconds: float = 0.0) -> None:
         os.utime(entry, (until, until))
 
 
-def evict(keep: Path) -> None:
-    """Remove the least recently used entries while all take more than the limit; never `keep`, nor one that is held."""
+def evict(except_for: Path) -> None:
+    """Remove the least recently used entries while all take more than the limit, except this one and those held."""
     entries: list[tuple[float, int, Path]] = []
     for path in (cache_root() / STORE).glob("*/*"):
         with suppress(OSError):  # another process may be removing it
@@ -60,7 +60,7 @@ def evict(keep: Path) -> None:
     for used, size, path in sorted(entries):
         if total <= LIMIT_BYTES or used > time.time():
             return
-        if path != keep:
+        if path != except_for:
             with suppress(OSError):
                 _remove(path)
             total -= size

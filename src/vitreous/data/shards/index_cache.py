@@ -46,7 +46,7 @@ def store_index(index: ShardIndex, stored: Sequence[Stored]) -> None:
     except (UserError, MachineError, OSError) as error:
         log.info(not_cached("the index of these shards, which is made again each time,", error))
     else:
-        evict(keep=entry)
+        evict(except_for=entry)
 
 
 def _entry(places: Sequence[str], stored: Sequence[Stored]) -> Path | None:

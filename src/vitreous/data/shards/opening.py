@@ -239,7 +239,7 @@ def _fetched_rows(where: str, page: IndexPage) -> Path:
         if error is failed:
             raise
         raise type(error)(not_cached("the index of these shards", error)) from None
-    evict(keep=path)
+    evict(except_for=path)
     return path
 
 
