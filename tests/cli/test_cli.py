@@ -200,8 +200,8 @@ def test_evaluate_shows_what_is_confused(capsys, images, tmp_path):
     assert ["blue", "green", "4", "100.0%"] in [line.split() for line in out.splitlines()]
 
 
-def test_evaluate_writes_answers_and_takes_several_labels(capsys, bundle, images, tmp_path):
-    status, out, _ = run(capsys, "evaluate", bundle, str(images), "--answers", str(tmp_path / "a.csv"))
+def test_evaluate_writes_predictions_and_takes_several_labels(capsys, bundle, images, tmp_path):
+    status, out, _ = run(capsys, "evaluate", bundle, str(images), "--predictions", str(tmp_path / "a.csv"))
     assert (status, out.split()[-1]) == (0, str(tmp_path / "a.csv"))
     names = {path.name for path in images.rglob("*.png")}
     (tmp_path / "l.json").write_text(json.dumps({name: [0, 1, 2] for name in names}))
@@ -220,8 +220,8 @@ def test_evaluate_under_corruptions(capsys, bundle, images):
     assert "mean corruption error" in out
     assert "procedural" not in out  # --json and the page say what differs
     check_mistake(capsys, (*words, "--severity", "6"), "--severity 6: ", "1", "5")
-    check_mistake(capsys, (*words, "--answers", "a.csv"), "--answers a.csv: ", "--corruptions")
-    check_mistake(capsys, ("evaluate", bundle, str(images), "--count", "3"), "--count 3: ", "--corruptions")
+    check_mistake(capsys, (*words, "--predictions", "a.csv"), "predictions=a.csv: ", "corruptions")
+    check_mistake(capsys, ("evaluate", bundle, str(images), "--count", "3"), "count=3: ", "corruptions")
 
 
 def test_evaluate_as_json(capsys, bundle, images):

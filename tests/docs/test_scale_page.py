@@ -3,14 +3,13 @@
 import re
 import shlex
 import subprocess
-from functools import wraps
 from pathlib import Path
 
 import yaml
 
 from vitreous.cli import load_verb, verb_table
 from vitreous.cli.parsing import parse
-from vitreous.inference.prediction.plan import Share
+from vitreous.inference.part_plan import parse_slice
 
 PAGE = (Path(__file__).parents[2] / "docs" / "scale.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```", PAGE, flags=re.S | re.M)
@@ -64,10 +63,9 @@ def test_the_command_line_takes_it(subtests):
     for verb, *rest in COMMANDS:
         with subtests.test(" ".join([verb, *rest])):
             assert verb in verb_table()
-            taken = parse(verb, wraps(load_verb(verb))(lambda **given: given), rest)
-            assert taken
-            if taken.get("part"):
-                assert Share.parse(taken["part"]).of == 32
+            taken, _ = parse(verb, load_verb(verb), rest)
+            if getattr(taken, "part", None):
+                assert parse_slice(taken.part)[1] == 32
 
 
 def test_a_pod_of_the_service_is_where_the_others_meet():

@@ -194,15 +194,15 @@ def test_a_wrong_graph_is_refused_where_the_layer_cannot_be_found(plain, install
 class Exchanged(OpenVinoEngine):
     """Red for blue."""
 
-    def _answer(self, images, what):
-        return super()._answer(images.flip(1), what)
+    def _compute(self, images, what):
+        return super()._compute(images.flip(1), what)
 
 
 class OddAlone(OpenVinoEngine):
     """Its graph for one image is another."""
 
-    def _answer(self, images, what):
-        return super()._answer(images, what) + (len(images) == 1)
+    def _compute(self, images, what):
+        return super()._compute(images, what) + (len(images) == 1)
 
 
 @pytest.mark.parametrize("engine", [Exchanged, OddAlone])
@@ -218,8 +218,8 @@ def test_the_layer_is_looked_for_in_the_image_that_differs_most(plain, install, 
     monkeypatch.setattr(conversion, "first_difference", lambda *given: looked_at.append(given[-1]))
 
     class OddBright(OpenVinoEngine):
-        def _answer(self, images, what):
-            return super()._answer(images, what) + (images.float().mean(dim=(1, 2, 3)) > 250)[:, None]
+        def _compute(self, images, what):
+            return super()._compute(images, what) + (images.float().mean(dim=(1, 2, 3)) > 250)[:, None]
 
     install("openvino", plain.openvino, engine=OddBright)
     images = random_images(plain.bundle, 7)

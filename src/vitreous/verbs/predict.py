@@ -120,8 +120,8 @@ class FileOptions(PredictOptions[R]):
 def show_files(done: PredictedParts) -> None:
     """How many images are in how many files, and which engines computed them if there are several."""
     unreadable = f", of which {len(done.unreadable):,} could not be read" if done.unreadable else ""
-    kept = f" ({done.kept:,} were there already)" if done.kept else ""
-    print(f"{done.out}: {done.images:,} images{unreadable}, in {done.parts:,} {done.format} files{kept}.")
+    reused = f" ({done.reused:,} were there already)" if done.reused else ""
+    print(f"{done.out}: {done.images:,} images{unreadable}, in {done.parts:,} {done.format} files{reused}.")
     if len(done.engines) > 1:
         print(f"computed by: {', '.join(f'{engine} ({parts:,} files)' for engine, parts in done.engines.items())}")
 
@@ -176,7 +176,7 @@ class Predict(FileOptions["Predictions | PredictedParts"]):
             return self.predict_to_files(self.model, self.images, self.out)
         for name, given in {"embed": self.embed, "part": self.part is not None, "ray": self.ray is not None}.items():
             if given:
-                raise UserError(f"--{name}: this is for predictions in files; give --out DIR, or leave it out.")
+                raise UserError(f"{name}: only predictions in files have it; give out too, or leave {name} out.")
         return Predictions(self.predict_each(self.model, self.images))
 
     def to_json(self, result: Any) -> Any:
