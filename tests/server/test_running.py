@@ -142,8 +142,8 @@ def test_the_device_that_was_named_computes_predictions_and_explanations(bundle,
         named.append(name)
         return torch.device("meta")
 
-    monkeypatch.setattr("vitreous.distributed.world.find_device", find)
-    monkeypatch.setattr("vitreous.inference.opening.find_device", find)
+    for room in ("distributed.world", "inference.opening", "inference.engine"):
+        monkeypatch.setattr(f"vitreous.{room}.find_device", find)
     monkeypatch.setattr("vitreous.server.running.run_server", lambda models, *_: served.extend(models) or True)
     assert serve(bundle, port=0, device="cuda")
     assert set(named) == {"cuda"}
