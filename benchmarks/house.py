@@ -9,7 +9,7 @@ builtin --epochs 0.1 --workers 0`. What runs while a module is imported does not
 functions that are called from there.
 
 Places of an option of `fit`: lines that write its name on the way from the command to the training. These are annotated
-fields of `Fit` and its bases; and in cli and in the files of these classes parameters with a help text (`Annotated`),
+fields of `Fit` and its bases; and in cli, in these classes and the functions beside them parameters with a help text,
 keyword arguments `name=name`, and lines "name: ..." of docstrings. Using a value (`self.out`) does not write it again,
 and an option that another verb has under the same name is that verb's.
 
@@ -170,10 +170,11 @@ CONSTANTS = {
 }
 """No constant may be called this, nor begin with it."""
 ALLOWED = {
-    "inference/machine.py machine": "the computer: its processor, memory and libraries",
-    "inference/predict part": "an output file of a prediction in parts: WORDS.md allows this one",
-    "inference/folder.py machine": "the computer that an engine was made on",
+    "inference/part part": "an output file of a prediction in parts: WORDS.md allows this one",
+    "inference/probing.py scores": "accuracies by protocol, in Python and in --json; no logits there",
+    "inference/bench.py machine": "the computer that was measured, in Python and in --json",
     "verbs/predict.py part": "an output file of a prediction in parts: WORDS.md allows this one",
+    "training/teaching/token_labels.py shares": "written in run folders",
     "studies/transfer scores": "accuracies of a task; no logits there",
 }
 """Names that a word above is right for: where (a file or folder, with the name) and why."""
@@ -267,7 +268,6 @@ def bound_names(path: Path) -> Iterator[tuple[int, str, str]]:
 
 def places_of_options() -> dict[str, list[str]]:
     """Each option of `fit` with the places where it is written."""
-    from vitreous.cli import verb_table
     from vitreous.cli.verb import fields_of
     from vitreous.verbs.fit import Fit
 
@@ -275,9 +275,7 @@ def places_of_options() -> dict[str, list[str]]:
     bases = [base for base in Fit.__mro__ if base.__module__.startswith("vitreous.")]
     declaring = {base.__name__: inspect.getfile(base) for base in bases}
     found: dict[str, list[str]] = {name: [] for name in options}
-    other_verbs = {re.sub("[ -]", "_", name) for name in verb_table()}  # those that still have a file in cli
-    generic = [path for path in (PACKAGE / "cli").rglob("*.py") if path.stem.removesuffix("_") not in other_verbs]
-    for path in sorted({*map(Path, declaring.values()), *generic}):
+    for path in sorted({*map(Path, declaring.values()), *(PACKAGE / "cli").rglob("*.py")}):
         for name, line in _written(path, {name for name, file in declaring.items() if Path(file) == path}):
             if name in found:
                 found[name].append(f"{path.relative_to(PACKAGE)}:{line}")
@@ -286,7 +284,10 @@ def places_of_options() -> dict[str, list[str]]:
 
 def _written(path: Path, classes: set[str]) -> Iterator[tuple[str, int]]:
     """Names that a file writes as a field of these classes, a parameter with help, `name=name`, or in a docstring."""
-    for node in ast.walk(_tree(path)):
+    body = [
+        one for one in _tree(path).body if not (classes and isinstance(one, ast.ClassDef) and one.name not in classes)
+    ]
+    for node in (node for one in body for node in ast.walk(one)):
         match node:
             case ast.ClassDef(name=name) if name in classes:
                 fields = (one for one in node.body if isinstance(one, ast.AnnAssign))
@@ -302,8 +303,7 @@ def _written(path: Path, classes: set[str]) -> Iterator[tuple[str, int]]:
 
 def pass_through_lines() -> int:
     """Lines that are `x=x,` and nothing else."""
-    rooms = (*REBUILT, "jobs")
-    texts = (path.read_text(encoding="utf-8") for room in rooms for path in (PACKAGE / room).rglob("*.py"))
+    texts = (path.read_text(encoding="utf-8") for room in REBUILT for path in (PACKAGE / room).rglob("*.py"))
     return sum(len(re.findall(r"^\s*(\w+)=\1,$", text, re.M)) for text in texts)
 
 

@@ -241,7 +241,7 @@ def student(place: Place, setting: Setting) -> dict[str, Any]:
         "kept_round": found.best,
         "n_labelled": found.labelled,
         "n_unlabelled": found.unlabelled,
-        "left_out_as_copies": found.copies,
+        "left_out_as_copies": found.duplicates,
         "seconds": round(found.spent.seconds, 1),
         "rounds": rounds,
     }

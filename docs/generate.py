@@ -24,9 +24,9 @@ from vitreous.cli import verb_table
 from vitreous.data.corrupt import AS_PUBLISHED, CORRUPTIONS
 from vitreous.data.datasets.table import DATASETS
 from vitreous.inputs import size_text
-from vitreous.jobs.data_list import list_data
-from vitreous.jobs.models import models
 from vitreous.training.recipes.supervised import RECIPES
+from vitreous.verbs.data_list import list_data
+from vitreous.verbs.models import models
 
 DOCS = Path(__file__).parent
 RESULTS = DOCS.parent / "benchmarks" / "results"

@@ -12,7 +12,7 @@ from vitreous.data.source import open_data
 from vitreous.inference import bench as timing
 from vitreous.inference import conversion
 from vitreous.inference import export as exporting
-from vitreous.inference.bench import Candidate, gather_engines
+from vitreous.inference.bench import EngineCandidate, gather_engines
 from vitreous.inference.engine_cache import TORCH, EngineCache, Variant
 from vitreous.inference.engine_folder import Int8Accuracy, load_engine, read_metadata
 from vitreous.inference.export import split_images
@@ -233,7 +233,7 @@ def test_int8_that_fewer_images_measured_is_made_again(colours, in_openvino, pre
         quantized.clear()
         prepared.put(in_int8(in_openvino, Int8Accuracy(held_out_before, held_out_before, 0, 0)))
         gathered = gather_engines(bundle, [0], data, None, lambda text: None)
-        assert Candidate(INT8, 0) in gathered.engines
+        assert EngineCandidate(INT8, 0) in gathered.engines
         assert len(quantized) == made
         assert prepared.get(INT8)[1].accuracy.images == (24 if made else held_out_before)
 

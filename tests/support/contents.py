@@ -95,7 +95,7 @@ def self_training(name="colours", rounds=2):
     done = [Round(k, name, name, 10**6, 9, score, None, labels if k else None, Cost(3.0)) for k in range(rounds)]
     doubtful = DoubtfulImage(name, Image.new("RGB", (20, 20)), (LikelyClass(name, 0.6), LikelyClass(name, 0.4)), name)
     words = dict.fromkeys(("name", "place", "labelled", "unlabelled", "kind"), name)
-    counts = dict.fromkeys(("labelled_count", "unlabelled_count", "copies", "doubtful_of", "changed_of"), 7)
+    counts = dict.fromkeys(("labelled_count", "unlabelled_count", "duplicates", "doubtful_of", "changed_of"), 7)
     return SelfTrainingContent(
         **words,
         **counts,

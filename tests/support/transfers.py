@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from vitreous.report.transferred import Absent, Task, TaskScore, Transfer, TransferredModel
+from vitreous.report.transferred import Absent, Task, TaskScore, TransferResult, TransferredModel
 
 
 def task(name, group):
@@ -30,7 +30,7 @@ SCORES = (
     score("own", 0.1, 0.1, 0.1),
 )
 ABSENT = (Absent("svhn", "natural", None, "not here"), Absent("dmlab", "structured", "knn", "no time"))
-FOUND = Transfer("out", True, MODEL, ("knn",), None, None, {}, TASKS, SCORES, ABSENT, {}, 8.0)
+FOUND = TransferResult("out", True, MODEL, ("knn",), None, None, {}, TASKS, SCORES, ABSENT, {}, 8.0)
 
 
 def hostile(name):

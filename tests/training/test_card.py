@@ -101,7 +101,7 @@ def cards(name):
         weights=name or None,
         labels=[name, "cat"],
         images=1,
-        scores={"test": "90 %"},
+        accuracies={"test": "90 %"},
         spent=spent,
     )
     return {

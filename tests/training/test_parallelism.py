@@ -91,7 +91,7 @@ def test_by_hand():
     config = replace(preset("B/16"), classes=1000)
     count = count_parameters(config)
     alone, shared = step_memory(config, DDP, 8), step_memory(config, SHARD, 8)
-    assert alone.weights + alone.gradients + alone.optimizer + alone.copies == (4 + 4 + 8 + 2) * count
+    assert alone.weights + alone.gradients + alone.optimizer + alone.temporary == (4 + 4 + 8 + 2) * count
     assert shared.weights + shared.gradients + shared.optimizer == 16 * count / 8
     assert alone.largest_batch(80e9) == int(((1 - RESERVED_FRACTION) * 80e9 - 18 * count) / alone.image)
     assert alone.largest_batch(1e6) == 0

@@ -96,7 +96,7 @@ def test_shares_that_are_done_apart_are_the_whole(whole, bundle, all_images, tmp
     assert sum(one.images for one in done) == 3 * EACH
     assert parts(out) == parts(whole)
     again = predict_many(bundle, all_images, out, embed=True)
-    assert (again.parts, again.kept) == (3, 3)
+    assert (again.parts, again.reused) == (3, 3)
 
 
 def test_more_shares_than_parts(bundle, all_images, tmp_path):
@@ -122,7 +122,7 @@ def test_only_what_is_missing_or_damaged_is_done_again(whole, bundle, all_images
     damaged[100] ^= 1
     (out / "part-000001.parquet").write_bytes(damaged)
     done = predict_many(bundle, all_images, out, engine="torch", embed=True)
-    assert done.kept == 1
+    assert done.reused == 1
     assert parts(out) == parts(whole)
     after = moments(out)
     assert after["part-000002.parquet"] == before["part-000002.parquet"]
@@ -144,7 +144,7 @@ def test_what_a_killed_process_left_is_no_part(whole, bundle, all_images, tmp_pa
     out = shutil.copytree(whole, tmp_path / "o")
     (out / "_vitreous" / "part-000002.json").unlink()
     (out / "part-000002.parquet").write_bytes(b"cut sho")
-    assert predict_many(bundle, all_images, out, engine="torch", embed=True).kept == 2
+    assert predict_many(bundle, all_images, out, engine="torch", embed=True).reused == 2
     assert parts(out) == parts(whole)
 
 
@@ -153,7 +153,7 @@ def test_a_image_that_changed_has_its_part_done_again(bundle, tmp_path):
     predict_many(bundle, data, tmp_path / "o")
     before = moments(tmp_path / "o")
     Image.fromarray(pixels("red", 5, (40, 44))).save(data / "blue" / "0.png")
-    assert predict_many(bundle, data, tmp_path / "o").kept == 2
+    assert predict_many(bundle, data, tmp_path / "o").reused == 2
     assert rows(tmp_path / "o")[0]["label"] == "red"
     after = moments(tmp_path / "o")
     assert [name for name in before if before[name] != after[name]] == ["part-000000.parquet"]
@@ -304,7 +304,7 @@ def test_an_array_with_other_pixels_is_done_again(bundle, tmp_path):
     for colour, kept in (("blue", 0), ("red", 0), ("red", 1)):
         images = np.stack([pixels(colour, number) for number in range(5)])
         np.savez(tmp_path / "x.npz", images=images, labels=np.arange(5) % 2)
-        assert predict_many(bundle, tmp_path / "x.npz", tmp_path / "o").kept == kept
+        assert predict_many(bundle, tmp_path / "x.npz", tmp_path / "o").reused == kept
         assert [row["label"] for row in rows(tmp_path / "o")] == [colour] * 5
 
 
@@ -377,7 +377,7 @@ def test_a_machine_without_the_verified_int8_computes_its_slice_in_fp32(
         with pytest.raises(UserError, match="precision='int8'"):
             predict_many(bundle, all_images, tmp_path / "o", precision="int8", engine="openvino")
     again = predict_many(bundle, all_images, tmp_path / "o")
-    assert (again.kept, again.engines) == (3, {"openvino-int8": 2, "openvino-fp32": 1})
+    assert (again.reused, again.engines) == (3, {"openvino-int8": 2, "openvino-fp32": 1})
     show_files(again)
     assert re.search(r"openvino-int8 \(2 .*openvino-fp32 \(1 ", capsys.readouterr().out)
     assert [row["label"] for row in rows(tmp_path / "o")] == [colour for colour in COLOURS for _ in range(EACH)]
@@ -423,9 +423,9 @@ def check_tried_again(bundle, data, out, locked, unlock):
     """What may pass says nothing of the image: only its part is done again, as often as it takes."""
     assert list(predict_many(bundle, data, out).unreadable) == [str(locked)]
     again = predict_many(bundle, data, out)
-    assert (again.kept, list(again.unreadable)) == (2, [str(locked)])
+    assert (again.reused, list(again.unreadable)) == (2, [str(locked)])
     unlock()
     last = predict_many(bundle, data, out)
-    assert (last.kept, last.unreadable) == (2, {})
+    assert (last.reused, last.unreadable) == (2, {})
     assert [row["error"] for row in rows(out)] == [None] * 3 * EACH
-    assert predict_many(bundle, data, out).kept == 3
+    assert predict_many(bundle, data, out).reused == 3

@@ -217,7 +217,5 @@ def _summary(verb: str | type[Verb[Any]]) -> str:
     else:
         file, kind = _home(verb)
         path, begin = Path(__file__).parents[1] / "verbs" / f"{file}.py", f"\nclass {kind}("
-        if not path.exists():  # not moved yet
-            path, begin = Path(__file__).with_name(f"{file}.py"), f"\ndef {file}("
         text = path.read_text(encoding="utf-8").partition(begin)[2].partition('"""')[2]
     return text.partition("\n")[0].removesuffix('"""')

@@ -106,7 +106,7 @@ class BenchResult:
         return {"generator": GENERATOR, **asdict(self), "rows": [row.to_json() for row in self.rows]}
 
 
-class Candidate(NamedTuple):
+class EngineCandidate(NamedTuple):
     """A variant of a model, and how many tokens are merged in each block."""
 
     variant: Variant
@@ -120,7 +120,7 @@ class Candidate(NamedTuple):
 class Candidates:
     """The engines of one model that are to be measured side by side."""
 
-    engines: dict[Candidate, Engine] = field(default_factory=dict)
+    engines: dict[EngineCandidate, Engine] = field(default_factory=dict)
     held_out: LabelledViews | None = None
     """Labelled images on which the accuracy of all of them is measured."""
     remarks: list[str] = field(default_factory=list)
@@ -131,7 +131,7 @@ def exported_engine(folder: Path, data: str | Path | Data | None) -> Candidates:
     """The one engine of an exported model."""
     model, metadata = load_engine(folder)
     variant = Variant(metadata.runtime, metadata.precision)
-    found = Candidates({Candidate(variant, int(metadata.model.get("merge", 0))): model.engine})
+    found = Candidates({EngineCandidate(variant, int(metadata.model.get("merge", 0))): model.engine})
     if data is not None:
         source, preprocess = choose_split(open_dataset(data), None)[1], metadata.preprocess
         found.held_out = sample_views(source, preprocess, held_out_count(preprocess), model.labels)
@@ -153,12 +153,12 @@ def gather_engines(
     found = Candidates(held_out=None if images is None else images.held_out)
     for merge in merges:
         model = at_merge(bundle, merge)
-        found.engines[Candidate(TORCH, merge)] = open_in_torch(model, "cpu").engine
+        found.engines[EngineCandidate(TORCH, merge)] = open_in_torch(model, "cpu").engine
         maker = _Maker(model, images, MAX_INT8_DROP if max_drop is None else max_drop)
         for variant in CONVERTED:
             if not RUNTIMES[variant.engine].installed:
                 continue
-            candidate = Candidate(variant, merge)
+            candidate = EngineCandidate(variant, merge)
             try:
                 made = maker.make(variant, partial(message, f"preparing {candidate}"))
             except UserError as error:

@@ -66,7 +66,7 @@ class PredictedParts:
     format: Format
     parts: int
     """Of this command's slice of the work."""
-    kept: int
+    reused: int
     """Of these, the parts that were done already."""
     images: int
     unreadable: dict[str, str]
@@ -95,7 +95,7 @@ def predict_to_folder(
 
     work_slice: (i, n) for the ith of n slices, of which each has every nth part.
     """
-    plan, model = _agree(out, request, sources, top, embed)
+    plan, model = _open_plan(out, request, sources, top, embed)
     folder, (number, of) = PartFolder(out, plan), work_slice
     parts = range(number - 1, plan.parts, of)
     total = sum(min(plan.part_size, plan.images - part * plan.part_size) for part in parts)
@@ -136,7 +136,7 @@ def predict_to_folder(
     return PredictedParts(out, plan.format, len(parts), kept, done, unreadable, engines)
 
 
-def _agree(
+def _open_plan(
     out: Path, request: ModelRequest, sources: Sequence[Source], top: int, embed: bool
 ) -> tuple[Plan, IdentifiedModel]:
     """The folder's plan, written if there is none, and the model opened as it says."""
@@ -163,7 +163,7 @@ def _agree(
     if there is not None:
         check_plan(out, there, plan)
     elif not create_plan(out, plan):  # another process was faster
-        return _agree(out, request, sources, top, embed)
+        return _open_plan(out, request, sources, top, embed)
     return there or plan, opened
 
 

@@ -113,7 +113,7 @@ class SelfTrainingContent:
     """Of labels: soft or hard."""
     labelled_count: int
     unlabelled_count: int
-    copies: int
+    duplicates: int
     """Unlabelled images that are also among the labelled ones, and were left out."""
     doubtful: tuple[DoubtfulImage, ...]
     doubtful_of: int

@@ -50,11 +50,12 @@ def _sections(content: SelfTrainingContent) -> Iterable[tuple[str, list[Html]]]:
 
 def _lede(content: SelfTrainingContent) -> str:
     students = len(content.rounds) - 1
-    copies = f" {content.copies:,} more were left out, for they are among the labelled ones." if content.copies else ""
+    left_out = f" {content.duplicates:,} more were left out, for they are among the labelled ones."
+    duplicates = left_out if content.duplicates else ""
     return (
         f"A teacher learned from {content.labelled_count:,} labelled images ({content.labelled}) and labelled "
         f"{content.unlabelled_count:,} others ({content.unlabelled}); {students} noised "
-        f"{'student' if students == 1 else 'students'}, one after the other, learned from both.{copies}"
+        f"{'student' if students == 1 else 'students'}, one after the other, learned from both.{duplicates}"
     )
 
 

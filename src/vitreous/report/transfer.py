@@ -9,7 +9,7 @@ from vitreous.report.html import Html, document, facts, table, tag
 from vitreous.report.numbers import parameters
 from vitreous.report.page import duration, operations
 from vitreous.report.paper_table import BENCHMARKS, DAYS, EXAFLOPS, TABLE_2, core_days
-from vitreous.report.transferred import GROUPS, SOME_OF_VTAB, VTAB, Mean, Task, TaskScore, Transfer
+from vitreous.report.transferred import GROUPS, SOME_OF_VTAB, VTAB, Mean, Task, TaskScore, TransferResult
 
 UNFINISHED = ": it was stopped, and these are the scores that it has so far; repeat the command to go on."
 WORDS: dict[Protocol, str] = {
@@ -21,7 +21,7 @@ WORDS: dict[Protocol, str] = {
 }
 
 
-def transfer_page(found: Transfer) -> str:
+def transfer_page(found: TransferResult) -> str:
     """The whole page as text."""
     unfinished = () if found.finished else (tag("p", tag("strong", "Unfinished"), UNFINISHED),)
     lede = tag("p", _lede(found), class_="lede")
@@ -48,7 +48,7 @@ def _scrolled(content: Html) -> Html:
     return tag("div", content, class_="wide")
 
 
-def _lede(found: Transfer) -> str:
+def _lede(found: TransferResult) -> str:
     m, tasks = found.model, {score.task for score in found.scores}
     height, width = m.image_size
     missing = sum(one.protocol is None for one in found.absent)
@@ -60,7 +60,7 @@ def _lede(found: Transfer) -> str:
     )
 
 
-def _accuracies(found: Transfer) -> Iterator[Html]:
+def _accuracies(found: TransferResult) -> Iterator[Html]:
     count = len(found.protocols)
     rows = [_row(found, task) for task in _in_order(found.tasks)]
     yield _scrolled(table(["task", "group", *found.protocols], rows, numbers=count))
@@ -81,7 +81,7 @@ def _accuracies(found: Transfer) -> Iterator[Html]:
     )
 
 
-def _drawn(found: Transfer) -> Iterator[Html]:
+def _drawn(found: TransferResult) -> Iterator[Html]:
     """Which images VTAB-1k is of, where they are not its authors'."""
     of_vtab = [task for task in found.tasks if task.group is not None and found.score(task.name, "vtab-1k")]
     others = [task.name for task in of_vtab if not task.own_draw]
@@ -100,12 +100,12 @@ def _in_order(tasks: Sequence[Task]) -> list[Task]:
     return sorted(tasks, key=lambda task: places.get(task.group, len(places)) if task.group else len(places))
 
 
-def _row(found: Transfer, task: Task) -> list[str]:
+def _row(found: TransferResult, task: Task) -> list[str]:
     scores = (found.score(task.name, protocol) for protocol in found.protocols)
     return [task.name, task.group or "", *("" if score is None else _with_interval(score) for score in scores)]
 
 
-def _mean_row(found: Transfer, what: str) -> list[str]:
+def _mean_row(found: TransferResult, what: str) -> list[str]:
     by_protocol = {mean.protocol: mean for mean in found.means if mean.what == what}
     means = (by_protocol.get(protocol) for protocol in found.protocols)
     return [what, *("" if mean is None else _mean_text(mean) for mean in means)]
@@ -123,7 +123,7 @@ def _interval_text(value: float, interval: tuple[float, float]) -> str:
     return f"{100 * value:.1f} ({100 * interval[0]:.1f} to {100 * interval[1]:.1f})"
 
 
-def _beside(found: Transfer) -> Iterator[Html]:
+def _beside(found: TransferResult) -> Iterator[Html]:
     """The paper's table, turned on its side."""
     head = ["", "TPUv3-core-days", *BENCHMARKS.values()]
     rows = [
@@ -150,7 +150,7 @@ def _beside(found: Transfer) -> Iterator[Html]:
     )
 
 
-def _alike(found: Transfer) -> str:
+def _alike(found: TransferResult) -> str:
     """Which rows can be held against the paper's, and in what they differ even so."""
     if found.budget is not None:
         side = "the model's own size" if found.image_size is None else f"{found.image_size} pixels"
@@ -167,13 +167,13 @@ def _alike(found: Transfer) -> str:
     )
 
 
-def _own_words(found: Transfer) -> str:
+def _own_words(found: TransferResult) -> str:
     if found.model.training_flops is None:
         return "What this model's own pre-training took is not known: its weights do not say it."
     return "What this model's own training took is in its bundle."
 
 
-def _ours(found: Transfer, benchmark: str, protocol: Protocol) -> str:
+def _ours(found: TransferResult, benchmark: str, protocol: Protocol) -> str:
     if benchmark == "vtab":
         whole = next((mean for mean in found.means if (mean.protocol, mean.what) == (protocol, VTAB)), None)
         return "" if whole is None else _interval_text(whole.value, whole.interval)
@@ -191,7 +191,7 @@ def _departure(task: Task, score: TaskScore) -> str:
     return f"{score.n:,} of {of:,}" if score.n + score.unreadable < of else "other images"
 
 
-def _cost(found: Transfer) -> Iterator[Html]:
+def _cost(found: TransferResult) -> Iterator[Html]:
     days = found.core_days
     yield tag("p", f"This transfer took {operations(found.flops)} in {duration(found.seconds)}. In the paper's unit:")
     yield tag("p", str(days))
@@ -209,7 +209,7 @@ def _cost(found: Transfer) -> Iterator[Html]:
     yield facts(rows)
 
 
-def _scores(found: Transfer) -> Iterator[Html]:
+def _scores(found: TransferResult) -> Iterator[Html]:
     head = ["task", "protocol", "accuracy, %", "test images", "learned from", "settings", "computed by", "time"]
     yield _scrolled(table(head, [_score_row(score) for score in found.scores]))
     yield tag(
@@ -253,7 +253,7 @@ def _settings(score: TaskScore) -> str:
     return said
 
 
-def _tasks(found: Transfer) -> Html:
+def _tasks(found: TransferResult) -> Html:
     rows = [
         [
             task.name,
@@ -268,12 +268,12 @@ def _tasks(found: Transfer) -> Html:
     return table(["task", "data", "classes", "images", "as published", "hashes"], rows)
 
 
-def _absent(found: Transfer) -> Iterator[Html]:
+def _absent(found: TransferResult) -> Iterator[Html]:
     rows = [[one.task, one.group or "", one.protocol or "all", one.reason] for one in found.absent]
     yield _scrolled(table(["task", "group", "protocol", "why"], rows))
 
 
-def _remarks(found: Transfer) -> list[str]:
+def _remarks(found: TransferResult) -> list[str]:
     of_tasks = [f"{task.name}: {remark}" for task in found.tasks for remark in task.remarks]
     of_scores = [f"{score.task}, {score.protocol}: {one}" for score in found.scores for one in score.remarks]
     return [*found.remarks, *of_tasks, *of_scores]

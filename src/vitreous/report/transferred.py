@@ -149,7 +149,7 @@ class TransferredModel:
 
 
 @dataclass(frozen=True)
-class Transfer:
+class TransferResult:
     """All of it."""
 
     out: str

@@ -94,7 +94,7 @@ class Deadline:
         """Seconds until this process should have ended; never below 0. For one process alone."""
         return max(0.0, self.seconds - EXIT_SECONDS - self._meter.seconds)
 
-    def share(self, parts: float, reserved: float = 0.0) -> float:
+    def seconds_per_part(self, parts: float, reserved: float = 0.0) -> float:
         """Seconds for each of so many equal parts of what is left, beside the writing and `reserved` seconds.
 
         For one process alone.

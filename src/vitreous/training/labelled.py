@@ -426,7 +426,7 @@ class Labelled:
             teacher=request.teacher,
             labels=labels,
             images=len(data.train),
-            scores=accuracy_lines(result),
+            accuracies=accuracy_lines(result),
             spent=spent,
         )
         return Ending(result, labels, card)

@@ -49,7 +49,7 @@ class StepMemory:
     weights: float
     gradients: float
     optimizer: float
-    copies: float
+    temporary: float
     """Temporary: weights in bfloat16, and with `--shard` whole blocks and their gradients."""
     activations: float
     """Per image, like the next two: what the forward pass keeps for the backward pass."""
@@ -65,7 +65,7 @@ class StepMemory:
     @property
     def fixed(self) -> float:
         """Bytes that do not depend on the batch."""
-        return self.weights + self.gradients + self.optimizer + self.copies
+        return self.weights + self.gradients + self.optimizer + self.temporary
 
     def total(self, batch: int) -> float:
         """Bytes with this many images at once."""
@@ -89,11 +89,11 @@ def step_memory(
     parameters = count_parameters(config)
     half = BFLOAT16_BYTES if mixed else 0
     weights = gradients = FLOAT32_BYTES * parameters / (gpus if parallelism.shard else 1)
-    copies: float = half * parameters
+    temporary: float = half * parameters
     if parallelism.shard:  # the rest stays gathered; one block is computed while the next is fetched
         block = block_parameters(config)
         rest = parameters - block * (config.depth if isinstance(config, ViTConfig) else 1)
-        copies = FLOAT32_BYTES * (rest + 2 * block) + FLOAT32_BYTES * max(rest, block) + half * (rest + block)
+        temporary = FLOAT32_BYTES * (rest + 2 * block) + FLOAT32_BYTES * max(rest, block) + half * (rest + block)
         if accumulates:  # gradients are divided only after the last part
             gradients += FLOAT32_BYTES * parameters
     checkpointing = parallelism.activation_checkpointing
@@ -101,7 +101,7 @@ def step_memory(
         weights,
         gradients,
         2 * weights,
-        copies,
+        temporary,
         activations=checkpointed_bytes(config, mixed) if checkpointing else activation_bytes(config, mixed),
         gradient_flow=count_forward_bytes(config) * (BFLOAT16_BYTES / FLOAT32_BYTES if mixed else 1),
         pixels=FLOAT32_BYTES * config.channels * math.prod(config.image_size),

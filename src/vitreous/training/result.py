@@ -181,7 +181,7 @@ def model_card(
     weights: str | None,
     labels: Sequence[str],
     images: int,
-    scores: dict[str, str],
+    accuracies: dict[str, str],
     spent: Cost,
     teacher: str | None = None,
 ) -> str:
@@ -197,7 +197,7 @@ def model_card(
         "",
         "## How well it does",
         "",
-        *(f"- {split}: {value}" for split, value in scores.items()),
+        *(f"- {split}: {value}" for split, value in accuracies.items()),
         "",
         "## How it was made",
         "",

@@ -13,7 +13,7 @@ from vitreous.verbs.ending import ending_status, stopped_text
 from vitreous.verbs.options import StudyOptions
 
 if TYPE_CHECKING:
-    from vitreous.report.transferred import Transfer as TransferResult
+    from vitreous.report.transferred import TransferResult
 
 
 @dataclass(frozen=True)

@@ -124,9 +124,9 @@ def _built(s: DatasetStats) -> tuple[ViTConfig, Preprocess]:
     return model, preprocess
 
 
-def _side(model: ViTConfig, share: float) -> tuple[int, int]:
-    """A view of about this share of the input's side: whole patches, two at least each way."""
-    side = model.patch * max(2, round(share * model.image_size[0] / model.patch))
+def _side(model: ViTConfig, fraction: float) -> tuple[int, int]:
+    """A view of about this fraction of the input's side: whole patches, two at least each way."""
+    side = model.patch * max(2, round(fraction * model.image_size[0] / model.patch))
     return side, side
 
 
