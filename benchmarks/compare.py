@@ -20,8 +20,8 @@ from typing import Any
 from measure import write_result
 from vitreous.callbacks import Callbacks
 from vitreous.explain.analysis.bias_summary import summarise_bias
-from vitreous.jobs.compare import compare
 from vitreous.report.compared import Cell, Comparison
+from vitreous.verbs.compare import compare
 
 FRACTIONS = (0.01, 0.1, 1.0)
 SEEDS = 3
@@ -54,7 +54,7 @@ def main() -> None:
     names, load = models_at(args.image_size), os.getloadavg()[0]
     found = compare(
         args.cifar,
-        list(names),
+        models=list(names),
         budget=args.budget,
         fractions=[float(share) for share in args.fractions.split(",")],
         seeds=args.seeds,

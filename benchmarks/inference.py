@@ -279,7 +279,9 @@ def merging_section(args: argparse.Namespace) -> dict[str, Any]:
 def merging_engines(bundle: Bundle, training: LabelledViews) -> dict[str, Engine]:
     """What computes a model whose speed with and without merging is compared; int8 sees training images alone."""
     converted = convert_model(bundle, "openvino", training.views[:SPEED_VIEWS])
-    control, held_out = (LabelledViews(training.views[k::2], training.labels[k::2]) for k in (CALIBRATED, CALIBRATED + 1))
+    control, held_out = (
+        LabelledViews(training.views[k::2], training.labels[k::2]) for k in (CALIBRATED, CALIBRATED + 1)
+    )
     images = QuantizationImages(training.views[:CALIBRATED], control, held_out)
     quantised = quantize_model(bundle, converted, images, MAX_INT8_DROP)
     return {

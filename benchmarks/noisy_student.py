@@ -39,9 +39,9 @@ from measure import RESULTS, write_result
 from vitreous.callbacks import Callbacks
 from vitreous.data.copies import without_copies
 from vitreous.data.source import Labels, Source, open_data
-from vitreous.evaluate.spread import Accuracies, difference
-from vitreous.verbs.evaluate import evaluate
+from vitreous.evaluation.spread import Accuracies, difference
 from vitreous.model.family import named_config
+from vitreous.verbs.evaluate import evaluate
 from vitreous.verbs.fit import fit
 from vitreous.verbs.self_train import self_train
 

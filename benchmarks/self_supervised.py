@@ -37,10 +37,9 @@ from vitreous.config.model import ViTConfig
 from vitreous.config.objective import Mae
 from vitreous.data.batch import Batch
 from vitreous.data.source import Source, open_data
-from vitreous.evaluate.knn import vote_neighbours
-from vitreous.evaluate.probe import fit_linear
+from vitreous.evaluation.knn import vote_neighbours
+from vitreous.evaluation.probe import fit_linear
 from vitreous.explain.analysis.numbers import Numbers
-from vitreous.verbs.probe import probe
 from vitreous.model.family import build_network
 from vitreous.model.network import require
 from vitreous.model.presets import SIZES
@@ -51,6 +50,7 @@ from vitreous.training.recipes.supervised import DatasetStats
 from vitreous.verbs.analyze import analyze
 from vitreous.verbs.fit import fit
 from vitreous.verbs.pretrain import pretrain
+from vitreous.verbs.probe import probe
 from vitreous.weights.bundle import Bundle, load_bundle
 
 DOCS = Path(__file__).parent.parent / "docs"

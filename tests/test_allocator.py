@@ -17,7 +17,7 @@ FORWARD = """
 import ctypes, json, resource
 {before}
 ctypes.CDLL(None).prctl({no_huge_pages}, 1, 0, 0, 0)
-import vitreous.jobs
+import vitreous.verbs.load
 import torch
 from vitreous import ViT, ViTConfig
 from vitreous.allocator import give_back_memory, keep_memory

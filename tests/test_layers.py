@@ -7,13 +7,12 @@ PACKAGE = Path(__file__).parents[1] / "src" / "vitreous"
 
 ROWS = [
     ["verbs"],
-    ["jobs"],
     ["cli"],
     ["studies"],
     ["training", "server"],
     ["report"],
     ["inference"],
-    ["evaluate", "explain", "fetch"],
+    ["evaluation", "explain", "fetch"],
     ["objectives"],
     ["weights"],
     ["data"],

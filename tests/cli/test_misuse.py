@@ -81,7 +81,7 @@ def misuses(verb):
             yield f"{argument.name} {case}", [*base, argument.name, value], [argument.name]
         if argument.flag:
             yield f"{argument.name} with a value", [*base, f"{argument.name}=maybe"], [argument.name, "maybe"]
-        elif not argument.bare:
+        else:
             yield f"{argument.name} at the end", [*base, argument.name], [argument.name]
         if not argument.repeats:
             given = [argument.name] if argument.flag else [argument.name, "1"]
@@ -244,7 +244,7 @@ WRONG = {
     "fit DATA --token-labels MODEL --overrides objective.top=0": "top",
     "fit DATA --overrides objective.top=3": "objective.top",
     "fit DATA --model efficientnet-b0 --overrides augment.mixtoken=1": "mixtoken",
-    "fit DATA --set": "--overrides",
+    "fit DATA --overrides": "--overrides",
     "fit DATA --overrides =": "'=', NAME=VALUE",
     "fit DATA extra": "extra, `vitreous fit --help`",
     "explain MODEL DATA --query 1": "--query 1",

@@ -100,18 +100,3 @@ def test_fields_of_other_objectives_and_fields_within_fields():
         override(training, {"local_views": "2"})
     with pytest.raises(UserError, match=r"prototypes=1: .*2"):
         override(training, {"objective.prototypes": "1"})
-
-
-RENAMED = {
-    "optimizer.rate": "optimizer.learning_rate",
-    "tokens": "objective.keep_schedule",
-    "method.balance": "objective.sinkhorn_iterations",
-    "method.mask": "objective.mask",
-}
-
-
-def test_a_field_that_was_renamed_says_what_it_is_called_now(subtests):
-    training = recipe("scratch", DatasetStats(3, 100, 100, 3))
-    for old, new in RENAMED.items():
-        with subtests.test(old), pytest.raises(UserError, match=f"^{old}: .* {new} "):
-            override(training, {old: "1"})

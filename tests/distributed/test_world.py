@@ -132,7 +132,7 @@ def trained(folder, world):
     found = {"average": loop.ema.model.state_dict(), "start": dict(loop.start)}
     found = {name: {key: tensor.clone() for key, tensor in kept.items()} for name, kept in found.items()}
     loop.run()
-    hours = world.on_main(lambda: load_newest(folder / "checkpoints")[0].facts["spent"]["core_hours"])
+    hours = world.on_main(lambda: load_newest(folder / "checkpoints")[0].metadata["spent"]["core_hours"])
     point, _, start = Saver(folder / "checkpoints", world).load(with_start=True)
     kinds = {"module": point.module, "optimizers": point.optimizers, "ema": point.ema, "start": start}
     found["loaded"] = {(kind, name): tensor for kind, kept in kinds.items() for name, tensor in kept.items()}

@@ -120,7 +120,7 @@ def test_int8_is_judged_and_its_accuracy_written_down(colours, kept, tmp_path, c
 
 @pytest.mark.slow
 def test_int8_that_loses_too_much_is_refused(colours, in_openvino, useless, kept, monkeypatch, tmp_path):
-    """Whatever quantization gives here is a model that always says the same; accuracy falls to a quarter of the control images."""
+    """Quantization gives a model here that always predicts the same class."""
     bundle, data = colours
     tried = []
 

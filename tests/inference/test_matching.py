@@ -9,7 +9,7 @@ import torch
 from support.colours import make_bundle, make_images
 from vitreous import UserError
 from vitreous.data.folder import FolderSource, Names
-from vitreous.evaluate.classify import score_classes
+from vitreous.evaluation.classify import score_classes
 from vitreous.inference.matching import match_classes
 from vitreous.verbs.evaluate import evaluate
 from vitreous.weights.bundle import load_bundle

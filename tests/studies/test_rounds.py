@@ -2,12 +2,12 @@
 
 import numpy as np
 from PIL import Image
-
-from vitreous.distributed.meter import Cost
-from vitreous.inference.opening import open_unlabelled
-from vitreous.report.rounds import Round, RoundScore
 from vitreous.studies.self_training.request import SelfTrainRequest
 from vitreous.studies.self_training.rounds import best_round, given_teacher_kept, smaller_students
+
+from vitreous.data.opening import open_unlabelled
+from vitreous.distributed.meter import Cost
+from vitreous.report.rounds import Round, RoundScore
 
 
 def rounds(*accuracies, sizes=(5, 5, 5)):

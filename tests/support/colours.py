@@ -6,7 +6,7 @@ from PIL import Image
 
 from vitreous import ViT, ViTConfig
 from vitreous.config.data import Preprocess
-from vitreous.evaluate.probe import fit_linear
+from vitreous.evaluation.probe import fit_linear
 from vitreous.weights.bundle import save_bundle
 
 COLOURS = ("blue", "green", "red")

@@ -10,8 +10,8 @@ from vitreous import ViT, ViTConfig
 from vitreous.config.data import Preprocess
 from vitreous.config.train import Optimizer, Training
 from vitreous.distributed.meter import Cost
-from vitreous.evaluate.classify import score_classes
-from vitreous.evaluate.paired import Paired
+from vitreous.evaluation.classify import score_classes
+from vitreous.evaluation.paired import Paired
 from vitreous.explain.weight_plots import WeightPlots
 from vitreous.report.content import Content, Example, Run, SplitScores
 from vitreous.report.page import looks, page

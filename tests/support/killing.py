@@ -7,7 +7,7 @@ from safetensors.torch import load_file
 
 DIES_WHILE_SAVING = """
 import os, signal
-from vitreous.training import saving
+from vitreous.training import checkpoint
 
 write, written = saving.save_checkpoint, []
 

@@ -6,7 +6,7 @@ import torch
 from support.colours import COLOURS, pixels
 from support.extensions.conv_family import FAMILY, TinyConvConfig, build
 from vitreous.config.data import Preprocess
-from vitreous.evaluate.probe import fit_linear
+from vitreous.evaluation.probe import fit_linear
 from vitreous.model.family import FAMILIES
 from vitreous.weights.bundle import save_bundle
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from vitreous.report.transferred import Absent, Task, TaskScore, TransferResult, TransferredModel
+from vitreous.report.transferred import Absent, Task, TaskScore, TransferredModel, TransferResult
 
 
 def task(name, group):

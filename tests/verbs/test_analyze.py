@@ -14,7 +14,7 @@ from vitreous.cli import main
 from vitreous.config.data import Preprocess
 from vitreous.data.augment import eval_view, normalise
 from vitreous.data.source import open_data
-from vitreous.evaluate.probe import fit_linear
+from vitreous.evaluation.probe import fit_linear
 from vitreous.explain.analysis.noise import BANDS, band_noise
 from vitreous.explain.analysis.reading import NOISE
 from vitreous.explain.analysis.representation import linear_cka

@@ -15,14 +15,15 @@ from vitreous import UserError
 from vitreous.callbacks import Callbacks
 from vitreous.cli import main
 from vitreous.data.source import open_data
-from vitreous.inference.choice import in_torch
-from vitreous.inference.measuring import measure_classifier
+from vitreous.inference.engine import open_in_torch
+from vitreous.inference.evaluation import measure_classifier
 from vitreous.interrupt import Interrupted
-from vitreous.jobs.compare import compare
 from vitreous.model.family import count_flops
-from vitreous.studies.comparison.cells import Cells, CellTraining
+from vitreous.studies.compare import cells
+from vitreous.studies.compare import compare as study
 from vitreous.training.folder import read_config
 from vitreous.training.start import split_for
+from vitreous.verbs.compare import compare
 from vitreous.verbs.fit import fit
 from vitreous.weights.bundle import load_bundle
 
@@ -35,9 +36,9 @@ MODELS = ["F/4@16", "F/4@16:attention=neighbourhood:window=3"]
 def short():
     """Trainings may be so short that they teach nothing, and a step takes 0.2 seconds whatever the machine does."""
     with fake_clock(step_seconds=0.2), pytest.MonkeyPatch.context() as patch:
-        patch.setattr("vitreous.studies.comparison.plan.LEAST", 0.01)
-        patch.setattr("vitreous.studies.comparison.biases.FEWEST", 4)
-        patch.setattr("vitreous.studies.comparison.biases.MOST", 4)
+        for name, value in {"START_SECONDS": 0.0, "MIN_STEPS": 1, "MIN_BIAS_IMAGES": 4, "MAX_BIAS_IMAGES": 4}.items():
+            patch.setattr(f"vitreous.studies.compare.plan.{name}", value)
+        patch.setattr("vitreous.studies.compare.compare.MAX_BIAS_IMAGES", 4)
         yield
 
 
@@ -58,7 +59,7 @@ def images(tmp_path_factory):
 
 def run(images, out, models=MODELS, **more):
     given = {"budget": BUDGET if len(models) > 1 else ONE_MODEL, "fractions": [0.25, 1], "seeds": 1, "equal": "flops"}
-    return compare(images, models, workers=0, out=out, **{**given, **more})
+    return compare(images, models=models, workers=0, out=out, **{**given, **more})
 
 
 @pytest.fixture(scope="module")
@@ -137,10 +138,11 @@ def test_splits_are_the_same_for_all_and_shares_are_nested(finished, images):
 @pytest.mark.slow
 def test_repeating_it_trains_nothing(finished, images, monkeypatch):
     out, found = finished
-    monkeypatch.setattr(CellTraining, "_run", lambda *_: pytest.fail("a finished cell was trained again"))
     monkeypatch.setattr(
-        "vitreous.studies.comparison.biases.measure_bias", lambda *_, **__: pytest.fail("measured again")
+        "vitreous.training.train.Loop", lambda *_, **__: pytest.fail("a finished cell was trained again")
     )
+    for name in ("measure_bias", "seconds_per_image", "seconds_per_step"):
+        monkeypatch.setattr(study, name, lambda *_, **__: pytest.fail("measured again"))
     (out / "compare.html").unlink()
     assert run(images, out) == found
     assert (out / "compare.html").exists()
@@ -236,7 +238,7 @@ def test_finished_models_are_not_measured_on_all_images_of_data_without_splits(f
     with np.load(images) as arrays:
         np.savez(tmp_path / "whole.npz", images=arrays["x_train"], labels=arrays["y_train"])
     done = str(out / "cells" / "F-4@16" / "1" / "seed-0")
-    found = compare(tmp_path / "whole.npz", [done], out=tmp_path / "out", workers=0)
+    found = compare(tmp_path / "whole.npz", models=[done], out=tmp_path / "out", workers=0)
     assert [cell.n for cell in found.cells] == [12]
     (remark,) = (remark for remark in found.remarks if "test split" in remark)
     assert "12 of " in remark
@@ -252,43 +254,49 @@ def test_every_cell_is_measured_on_the_same_images(images, tmp_path, monkeypatch
         seen.append([source.key(i) for i in range(len(source))])
         return measure_classifier(bundle, source, **more)
 
-    monkeypatch.setattr("vitreous.studies.comparison.cells.measure_classifier", measured)
-    monkeypatch.setattr("vitreous.studies.comparison.plan.TESTING", 1e-9)
-    monkeypatch.setattr("vitreous.studies.comparison.plan.VALIDATING", 1e-9)
+    monkeypatch.setattr(cells, "measure_classifier", measured)
+    monkeypatch.setattr("vitreous.studies.compare.plan.VALIDATING", 1e-9)
+    monkeypatch.setattr("vitreous.studies.compare.plan.MIN_IMAGES", 16)
+    monkeypatch.setattr("vitreous.studies.compare.compare.seconds_per_image", lambda *_: 0.0379)
     changes = {"validation": 0.2, "evaluations": 2}
     found = run(images, tmp_path / "out", fractions=[1], seeds=2, equal="time", overrides=changes)
     assert len(seen) == 4
     assert all(keys == seen[0] for keys in seen)
-    assert [cell.n for cell in found.cells] == [16] * 4  # the fewest
+    assert [cell.n for cell in found.cells] == [16] * 4  # a tenth of the time for 4 cells
     assert any(" 16" in remark for remark in found.remarks)
+    assert found.tried == ()
+    assert any("learning rates" in remark for remark in found.remarks)  # there is no time to try any
+    usual = read_config(tmp_path / "out" / found.cells[0].place).training.optimizer.learning_rate
+    assert [model.learning_rate for model in found.models] == [usual] * 2
     runs = [read_config(tmp_path / "out" / cell.place) for cell in found.cells]
-    assert [one.parts for one in runs] == [{"val": 16}] * 4
+    assert [one.subsets for one in runs] == [{"val": 16}] * 4
     assert [one.training.evaluations for one in runs] == [2] * 4
 
 
 @pytest.mark.slow
 def test_a_training_that_diverges_ends_nothing_but_itself(images, tmp_path, monkeypatch):
     """A rate of 1e30 overflows in the first steps; 0.3 and 1 times the recipe's do not."""
-    monkeypatch.setattr("vitreous.studies.comparison.cells.GRID", (1.0, 1e33))
+    monkeypatch.setattr(cells, "GRID", (1.0, 1e33))
     found = run(images, tmp_path / "out", models=MODELS[:1], fractions=[1])
     assert found.finished
     assert [trial.diverged for trial in found.tried] == [False, True]
     assert found.tried[1].accuracy == 0
     assert found.models[0].learning_rate == found.tried[0].learning_rate
     assert any("diverged" in remark for remark in found.remarks)
-    monkeypatch.setattr(CellTraining, "_run", lambda *_: pytest.fail("a diverged trial was trained again"))
+    monkeypatch.setattr(
+        "vitreous.training.train.Loop", lambda *_, **__: pytest.fail("a diverged trial was trained again")
+    )
     assert run(images, tmp_path / "out", models=MODELS[:1], fractions=[1]) == found
 
 
 @pytest.mark.slow
 def test_a_model_that_always_diverges_fails_alone(images, tmp_path, monkeypatch):
-    usual = Cells.learning_rates
 
-    def rates(cells, candidate):
-        found = usual(cells, candidate)
-        return [1e30 * rate for rate in found] if "neighbourhood" in candidate.name else found
+    def rates(training):
+        found = cells.learning_rates(training)
+        return [1e30 * rate for rate in found] if training.model.attention == "neighbourhood" else found
 
-    monkeypatch.setattr(Cells, "learning_rates", rates)
+    monkeypatch.setattr(study, "learning_rates", rates)
     found = run(images, tmp_path / "out", fractions=[1])
     assert found.finished
     assert [cell.model for cell in found.cells] == MODELS[:1]
@@ -298,12 +306,11 @@ def test_a_model_that_always_diverges_fails_alone(images, tmp_path, monkeypatch)
 
 @pytest.mark.slow
 def test_a_cell_that_diverges_counts_as_nothing_right(images, tmp_path, monkeypatch):
-    usual = Cells.train
 
-    def train(cells, key, candidate, rate, plan):
-        return usual(cells, key, candidate, 1e30 if key.seed == 1 else rate, plan)
+    def train(context, key, candidate, rate, plan):
+        return cells.train_cell(context, key, candidate, 1e30 if key.seed == 1 else rate, plan)
 
-    monkeypatch.setattr(Cells, "train", train)
+    monkeypatch.setattr(study, "train_cell", train)
     found = run(images, tmp_path / "out", models=MODELS[:1], fractions=[1], seeds=2)
     assert found.finished
     assert [(cell.diverged, cell.n) for cell in found.cells] == [(False, 20), (True, 20)]
@@ -315,14 +322,13 @@ def test_a_cell_that_diverges_counts_as_nothing_right(images, tmp_path, monkeypa
 def test_a_signal_between_trainings_leaves_a_page_of_what_there_is(finished, images, tmp_path, monkeypatch):
     again = tmp_path / "again"
     shutil.copytree(finished[0], again)
-    usual = Cells.measure
 
-    def measure(cells, key, *more):
+    def train(context, key, *more):
         if key.fraction == 1:
             raise Interrupted(signal.SIGINT)
-        return usual(cells, key, *more)
+        return cells.train_cell(context, key, *more)
 
-    monkeypatch.setattr(Cells, "measure", measure)
+    monkeypatch.setattr(study, "train_cell", train)
     found = run(images, again)
     assert not found.finished
     assert [cell.fraction for cell in found.cells] == [0.25, 0.25]
@@ -338,11 +344,11 @@ def test_the_device_that_was_named_is_used(finished, images, tmp_path, monkeypat
 
     def opened(bundle, device="auto"):
         asked.append(device)
-        return in_torch(bundle, device)
+        return open_in_torch(bundle, device)
 
-    monkeypatch.setattr("vitreous.studies.comparison.cells.in_torch", opened)
+    monkeypatch.setattr(cells, "open_in_torch", opened)
     done = str(out / "cells" / "F-4@16" / "1" / "seed-0")
-    compare(images, [done], out=tmp_path / "out", workers=0, device="cpu")
+    compare(images, models=[done], out=tmp_path / "out", workers=0, device="cpu")
     assert asked == ["cpu"]
 
 
@@ -368,5 +374,5 @@ def test_what_is_refused_leaves_nothing(images, weights, tmp_path, subtests):
                 run(images, tmp_path / "out", **changes)
             assert not (tmp_path / "out").exists()
     with pytest.raises(UserError, match="class"):  # a finished model must know the classes
-        compare(images, [weights], out=tmp_path / "out")
+        compare(images, models=[weights], out=tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -12,7 +12,7 @@ from support.colours import make_bundle, make_images
 from vitreous import UserError
 from vitreous.callbacks import Callbacks
 from vitreous.data.corrupt import CORRUPTIONS, Corrupting
-from vitreous.evaluate.corruptions import judge_corruptions
+from vitreous.evaluation.corruptions import judge_corruptions
 from vitreous.inference import corruptions
 from vitreous.inference.opening import open_engine
 from vitreous.verbs.evaluate import evaluate

@@ -142,7 +142,7 @@ def test_the_weights_at_the_start_are_written_once_and_watched(images, weights, 
 
 PROGRAM = """
 from vitreous.verbs.fit import fit
-from vitreous.training import state
+from vitreous.training import checkpoint
 save_file, calls = state.save_file, []
 def save_and_die(tensors, file):
     save_file(tensors, file)

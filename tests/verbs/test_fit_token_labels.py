@@ -20,7 +20,7 @@ from vitreous import UserError, ViT
 from vitreous.callbacks import Callbacks
 from vitreous.config.objective import Supervised, TokenLabel
 from vitreous.data.source import open_data
-from vitreous.evaluate.places import place_scores
+from vitreous.evaluation.places import place_scores
 from vitreous.training.folder import read_config
 from vitreous.training.page import write_report
 from vitreous.training.recipes.supervised import DatasetStats, recipe
@@ -198,7 +198,7 @@ def test_making_that_was_killed_goes_on_and_ends_with_the_same_bits(
     data, teacher, tmp_path, cache, no_page, monkeypatch
 ):
     monkeypatch.setattr("vitreous.training.teaching.asking.inference_batch", lambda config: 4)
-    monkeypatch.setattr("vitreous.evaluate.score_maps.FILE_SECONDS", 0.0)
+    monkeypatch.setattr("vitreous.evaluation.score_maps.FILE_SECONDS", 0.0)
     whole = taught(data, teacher, tmp_path / "whole")
     shutil.rmtree(cache)
     calls = []

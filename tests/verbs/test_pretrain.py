@@ -18,11 +18,11 @@ from support.tiny_pretraining import quick_pretrain as quick
 from vitreous import UserError, reconstruct
 from vitreous.callbacks import Callbacks
 from vitreous.data.decode import ImageError
-from vitreous.inference.opening import open_images
+from vitreous.data.opening import open_images
 from vitreous.objectives.mae import load_autoencoder
 from vitreous.training.folder import read_config
 from vitreous.training.page import write_report, write_run_page
-from vitreous.training.start import ASIDE, set_aside
+from vitreous.training.start import MIN_HELD_OUT, hold_out
 from vitreous.verbs.fit import fit
 from vitreous.verbs.pretrain import pretrain
 from vitreous.weights.bundle import load_bundle
@@ -257,8 +257,8 @@ def test_a_class_of_one_image_does_not_matter(tmp_path, no_page):
 
 def test_images_set_aside_are_few_and_not_trained_on():
     data = open_images("builtin")
-    parts = set_aside(data, seed=0)
-    assert len(parts.splits["val"]) <= ASIDE + len(data.classes)
+    parts = hold_out(data, seed=0)
+    assert len(parts.splits["val"]) <= MIN_HELD_OUT + len(data.classes)
     names = [{part.name(i) for i in range(len(part))} for part in (parts.train, parts.splits["val"])]
     assert not names[0] & names[1]
 

@@ -10,6 +10,10 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from vitreous.studies.self_training.folder import read_self_training
+from vitreous.studies.self_training.labelling import label_images
+from vitreous.studies.self_training.request import SelfTrainRequest
+from vitreous.studies.self_training.self_training import SelfTraining
 
 import vitreous
 from support.colours import COLOURS, make_bundle, make_images, pixels
@@ -20,10 +24,6 @@ from vitreous import UserError, self_train
 from vitreous.callbacks import Callbacks
 from vitreous.data.source import open_data, split_validation
 from vitreous.distributed.world import World
-from vitreous.studies.self_training.folder import read_self_training
-from vitreous.studies.self_training.labelling import label_images
-from vitreous.studies.self_training.request import SelfTrainRequest
-from vitreous.studies.self_training.self_training import SelfTraining
 from vitreous.training.context import Runtime
 from vitreous.training.folder import source_digest
 from vitreous.training.recipes.supervised import recipe
@@ -94,7 +94,7 @@ def held(out):
 def test_the_unsorted_images_get_the_right_labels(place, whole):
     out = Path(whole.run)
     assert whole.finished
-    assert (whole.labelled, whole.unlabelled, whole.copies) == (15, 24, 1)
+    assert (whole.labelled, whole.unlabelled, whole.duplicates) == (15, 24, 1)
     for folder in ("round-1", "round-2", "final"):
         rows = table(out / "labels" / folder)
         assert len(rows) == 24

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from vitreous.studies.transfer.job import training_flops
 
 from support import transfers
 from support.colours import make_bundle, make_images, pixels
@@ -27,11 +28,10 @@ from vitreous.data.datasets.table import DATASETS
 from vitreous.data.packed import ArraySource
 from vitreous.data.source import Data, open_data
 from vitreous.inference.conversion import convert_model
-from vitreous.inference.folder import Accuracy
-from vitreous.inference.prepared import TORCH, PreparedEngines, Variant
+from vitreous.inference.engine_cache import TORCH, EngineCache, Variant
+from vitreous.inference.engine_folder import Int8Accuracy
 from vitreous.report.transferred import TaskScore
 from vitreous.studies.transfer import clock, finetuning, frozen, tasks, training
-from vitreous.studies.transfer.job import training_flops
 from vitreous.training.folder import read_config
 from vitreous.training.recipes import supervised
 from vitreous.training.recipes.supervised import DatasetStats
@@ -225,8 +225,8 @@ def test_int8_that_is_kept_for_the_model_is_not_what_is_measured(bundle, tmp_pat
     monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path / "cache"))
     opened = load_bundle(bundle)
     converted = convert_model(opened, "openvino", random_images(opened, 4))
-    about = replace(converted.about, precision="int8", accuracy=Accuracy(1000, 0.9, 0.9))
-    prepared = PreparedEngines(opened)
+    about = replace(converted.about, precision="int8", accuracy=Int8Accuracy(1000, 0.9, 0.9))
+    prepared = EngineCache(opened)
     prepared.put(replace(converted, about=about))
     prepared.remember({TORCH: 1.0, Variant("openvino", "int8"): 1000.0})
     few = draw(tmp_path / "few.npz", 30, 12)

@@ -19,7 +19,7 @@ def place(tmp_path_factory):
     draw_images(root / "others", count=2, side=21)
     make_weights(root / "weights")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("vitreous.verbs.fit.write_report", lambda run, seconds=None: None)
+        patch.setattr("vitreous.training.train.write_run_page", lambda *_: None)
         quick_fit(root / "images", root / "weights", root / "run")
     return root
 

@@ -86,7 +86,10 @@ class Argument:
         if self.overrides:
             from vitreous.config.overrides import parse_overrides
 
-            return parse_overrides(value)
+            try:
+                return parse_overrides(value)
+            except UserError as error:
+                raise UserError(f"{self.name} {error}") from None
         if self.listed and isinstance(value, str):
             return self._split(value)
         return value
@@ -134,7 +137,10 @@ def arguments_of(verb: type[Verb[Any]]) -> dict[str, Argument]:
     for field in fields_of(verb, in_command=True):
         if (option := field.option) is not None:
             name = option.metavar.removesuffix(" ...") if option.positional else f"--{field.name.replace('_', '-')}"
-            found[field.name] = Argument(name, option.metavar, option.help, field.hint, field.default)
+            hint = field.hint
+            if str in (kinds := _kinds(hint)) and int in kinds:  # a number that Python may take is a text here
+                hint = str | None if NoneType in kinds else str
+            found[field.name] = Argument(name, option.metavar, option.help, hint, field.default)
     if verb.json_help:
         found["json"] = Argument("--json", "", verb.json_help, bool, default=False)
     return found

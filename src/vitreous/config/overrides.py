@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_ty
 from vitreous.config.objective import Dino, Distill
 from vitreous.config.train import Training
 from vitreous.errors import UserError
+from vitreous.wording import shown
 
 ELSEWHERE = {
     "epochs": "the arguments epochs or budget",
@@ -71,7 +72,7 @@ def parse_overrides(texts: Iterable[str]) -> dict[str, str]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name.strip() or not value.strip():
-            raise UserError(f"{text!r}: write NAME=VALUE, for example optimizer.learning_rate=1e-4.")
+            raise UserError(f"{shown(text)}: write NAME=VALUE, for example optimizer.learning_rate=1e-4.")
         if name.strip() in overrides:
             raise UserError(f"{name.strip()}: set twice; give one value.")
         overrides[name.strip()] = value.strip()

@@ -218,8 +218,12 @@ def _readable(name: str, max_pixels: int) -> Iterator[None]:
         raise ImageError(name, "no permission to read it; change the file's mode or owner.", temporary=True) from None
     except Exception as error:  # decoders of damaged files raise anything from SyntaxError to struct.error
         _check_shortage(error)
-        reason, refused = f"{error}".rstrip(".") or type(error).__name__, getattr(error, "errno", None) is not None
-        raise ImageError(name, f"damaged or cut short ({reason}); restore or delete it.", temporary=refused) from error
+        reason, left = f"{error}".rstrip(".") or type(error).__name__, available_memory()
+        short = left is not None and left < DECODING_BYTES  # some decoders then fail in other words
+        or_short = f", or memory is short: {size_text(left)} are left" if short and left is not None else ""
+        refused = short or getattr(error, "errno", None) is not None
+        why = f"damaged or cut short ({reason}{or_short}); restore or delete it."
+        raise ImageError(name, why, temporary=refused) from error
 
 
 def _check_shortage(error: Exception) -> None:

@@ -20,7 +20,7 @@ from vitreous.data.subset import random_subset
 from vitreous.data.unreadable import check_unreadable
 from vitreous.data.workers import WorkerPool, WorkersDiedError
 from vitreous.errors import UserError
-from vitreous.evaluate.corruptions import CorruptionResult, judge_corruptions
+from vitreous.evaluation.corruptions import CorruptionResult, judge_corruptions
 from vitreous.inference.engine import InferenceModel
 from vitreous.inference.evaluation import Measurement, Progress
 from vitreous.inference.matching import LabelSpace, MatchedSource

@@ -18,7 +18,7 @@ from vitreous.config.data import Preprocess
 from vitreous.config.engine import EngineName, Precision
 from vitreous.config.fields import from_fields
 from vitreous.errors import UserError
-from vitreous.evaluate.paired import Paired
+from vitreous.evaluation.paired import Paired
 from vitreous.inference.engine import InferenceModel
 from vitreous.inference.runtime import RUNTIMES, find_runtime
 from vitreous.inference.verify import Agreement
@@ -28,7 +28,7 @@ from vitreous.storage.digest import sha256_file
 from vitreous.storage.files import new_folder
 from vitreous.storage.manifest import MANIFEST, check_manifest, has_manifest, read_manifest
 from vitreous.storage.overwrite import GENERATOR
-from vitreous.storage.replaced import restore_folder
+from vitreous.storage.replaced import read_whole, restore_folder
 from vitreous.weights.markdown import code
 from vitreous.wording import shown
 
@@ -150,6 +150,10 @@ def read_metadata(folder: Path) -> EngineMetadata:
 
 def load_engine(folder: Path) -> tuple[InferenceModel, EngineMetadata]:
     """The exported model in a folder, and its metadata."""
+    return read_whole(folder, lambda: _load_engine(folder))
+
+
+def _load_engine(folder: Path) -> tuple[InferenceModel, EngineMetadata]:
     metadata = read_metadata(folder)
     runtime = find_runtime(metadata.runtime, f"{folder}: runtime")
     engine = runtime.engine(runtime.read(folder), metadata.preprocess, metadata.precision, path=folder)

@@ -18,10 +18,10 @@ from vitreous.data.loader import Loader, choose_workers
 from vitreous.data.source import Source
 from vitreous.data.unreadable import readable_names
 from vitreous.errors import UserError
-from vitreous.evaluate.classify import ClassificationResult, distinct_labels, score_classes
-from vitreous.evaluate.features import compute_features
-from vitreous.evaluate.label_sets import LabelSetResult, read_label_sets, score_label_sets
-from vitreous.evaluate.prediction_file import Write, image_predictions, prediction_file
+from vitreous.evaluation.classify import ClassificationResult, distinct_labels, score_classes
+from vitreous.evaluation.features import compute_features
+from vitreous.evaluation.label_sets import LabelSetResult, read_label_sets, score_label_sets
+from vitreous.evaluation.prediction_file import Write, image_predictions, prediction_file
 from vitreous.inference.engine import InferenceModel
 from vitreous.inference.matching import LabelSpace, MatchedSource, check_imagenet, match_classes, match_names
 from vitreous.inference.memory_needs import check_inference_memory

@@ -15,12 +15,12 @@ from vitreous.data.batch import Batch
 from vitreous.data.loader import Loader, choose_workers
 from vitreous.data.source import Data, Source, Split
 from vitreous.errors import UserError
-from vitreous.evaluate.classify import wilson
-from vitreous.evaluate.feature_cache import FeatureCache, StoredFeatures, features_key
-from vitreous.evaluate.features import compute_features
-from vitreous.evaluate.fewshot import DRAWS, SHOTS, draw_shots, fit_least_squares, mean_interval
-from vitreous.evaluate.knn import NEIGHBOURS, TEMPERATURE, vote_neighbours
-from vitreous.evaluate.probe import WEIGHT_DECAYS, LabelledFeatures, fit_linear, held_out
+from vitreous.evaluation.classify import wilson
+from vitreous.evaluation.feature_cache import FeatureCache, StoredFeatures, features_key
+from vitreous.evaluation.features import compute_features
+from vitreous.evaluation.fewshot import DRAWS, SHOTS, draw_shots, fit_least_squares, mean_interval
+from vitreous.evaluation.knn import NEIGHBOURS, TEMPERATURE, vote_neighbours
+from vitreous.evaluation.probe import WEIGHT_DECAYS, LabelledFeatures, fit_linear, held_out
 from vitreous.inference.engine import InferenceModel
 from vitreous.inference.memory_needs import check_inference_memory
 from vitreous.model.network import check_numbers
@@ -104,7 +104,11 @@ class FeatureReader:
     """Features of sources by one model, from the cache if they are there."""
 
     def __init__(
-        self, model: InferenceModel, batch_size: int | None, workers: int | None, progress: Callable[[int, int], None] | None
+        self,
+        model: InferenceModel,
+        batch_size: int | None,
+        workers: int | None,
+        progress: Callable[[int, int], None] | None,
     ) -> None:
         self.model, self.workers, self.progress = model, workers, progress
         self.engine = model.engine

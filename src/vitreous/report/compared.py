@@ -9,7 +9,7 @@ from typing import Any
 from vitreous.config.study import Equal
 from vitreous.data.source import Split
 from vitreous.distributed.meter import Cost
-from vitreous.evaluate.spread import Accuracies, Difference, Gaps, Verdict, difference, judge
+from vitreous.evaluation.spread import Accuracies, Difference, Gaps, Verdict, difference, judge
 from vitreous.explain.analysis.bias_numbers import Bias
 
 

@@ -8,7 +8,7 @@ from PIL import Image
 
 from vitreous.config.train import Training
 from vitreous.distributed.meter import Cost
-from vitreous.evaluate.classify import ClassificationResult, ClassifiedImage
+from vitreous.evaluation.classify import ClassificationResult, ClassifiedImage
 from vitreous.report.html import Html
 from vitreous.weights.bundle import Bundle
 

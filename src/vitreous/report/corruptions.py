@@ -9,7 +9,7 @@ from statistics import fmean
 from PIL import Image
 
 from vitreous.data.corrupt import CORRUPTIONS
-from vitreous.evaluate.corruptions import CorruptionResult
+from vitreous.evaluation.corruptions import CorruptionResult
 from vitreous.report.analysis_plots import Line, colour_key, lines, side_by_side
 from vitreous.report.html import Html, document, facts, image, table, tag
 

@@ -8,8 +8,8 @@ from typing import Any
 from PIL import Image
 
 from vitreous.distributed.meter import Cost
-from vitreous.evaluate.classify import ClassificationResult
-from vitreous.evaluate.paired import Paired
+from vitreous.evaluation.classify import ClassificationResult
+from vitreous.evaluation.paired import Paired
 
 
 @dataclass(frozen=True)

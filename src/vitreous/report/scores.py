@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from vitreous.evaluate.classify import ENOUGH, ClassificationResult
+from vitreous.evaluation.classify import ENOUGH, ClassificationResult
 from vitreous.report.content import Example, SplitScores
 from vitreous.report.html import Html, image, join, table, tag
 from vitreous.report.plots import FULL_MATRIX, confusion, reliability

@@ -76,9 +76,7 @@ def explain_router(models: Mapping[str, Served], settings: ServerSettings) -> AP
 
         def ask() -> Explanation:
             """With the look for what suits the model, which may take a pass through it, and for names alike."""
-            asked = ExplanationRequest(
-                method=method, layer=_layer(layer), head=_head(head), target=target, query=query
-            )
+            asked = ExplanationRequest(method=method, layer=_layer(layer), head=_head(head), target=target, query=query)
             explainer = Explainer(bundle, asked)
             check_extent(image, settings)
             return explainer.explain(image)

@@ -69,10 +69,12 @@ class StudyConfig:
         """Keep it."""
         write_file(folder / CONFIG, json.dumps({"kind": self.kind, **asdict(self)}, indent=2) + "\n")
 
-    def check_same(self, now: StudyConfig, places: Mapping[str, str], folder: Path, free: Sequence[str] = ()) -> None:
+    def check_same(
+        self, now: StudyConfig, locations: Mapping[str, str], folder: Path, free: Sequence[str] = ()
+    ) -> None:
         """Refuse to go on with another request, or with other data, than those that began the study.
 
-        places: where the data lie. free: fields of the request that may differ.
+        locations: where the data lie. free: fields of the request that may differ.
         """
         ways = "begin anew with --overwrite, or write to another folder (--out)."
         ours, theirs = comparable(now.request), comparable(self.request)
@@ -84,7 +86,9 @@ class StudyConfig:
             )
         for name in self.data.keys() & now.data.keys():
             if (change := self.data[name].what_changed(now.data[name])) is not None:
-                raise UserError(f"{places[name]}: {change} {folder} began; bring those back to go on with it, {ways}")
+                raise UserError(
+                    f"{locations[name]}: {change} {folder} began; bring those back to go on with it, {ways}"
+                )
 
 
 def read_study(folder: Path, kind: str) -> StudyConfig | None:
@@ -113,14 +117,14 @@ def read_study(folder: Path, kind: str) -> StudyConfig | None:
 
 
 def open_study(
-    folder: Path, now: StudyConfig, places: Mapping[str, str], free: Sequence[str] = (), *, overwrite: bool
+    folder: Path, now: StudyConfig, locations: Mapping[str, str], free: Sequence[str] = (), *, overwrite: bool
 ) -> StudyConfig | None:
     """The study that the folder holds and that goes on with `now`; None to begin one. See `StudyConfig.check_same`."""
     if overwrite and folder_kind(folder) == now.kind:
         return None
     saved = read_study(folder, now.kind)
     if saved is not None:
-        saved.check_same(now, places, folder, free)
+        saved.check_same(now, locations, folder, free)
     return saved
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain, count
 
 import torch
@@ -31,25 +31,15 @@ MAX_STEP_SECONDS = 2.0
 """A whole step that takes longer is not taken, but judged by a small one."""
 
 
-@dataclass(frozen=True)
-class Speed:
-    """Seconds that a model takes."""
-
-    image: float
-    """To predict one image, decoding included."""
-    step: float = 0.0
-    """For one training step; 0 for a model that is not trained."""
-
-
-def seconds_per_image(look: Callable[[Source], object], source: Source, seed: int = 0) -> float:
-    """Seconds that `look` takes for an image of a source; the first images warm up."""
+def seconds_per_image(compute: Callable[[Source], object], source: Source, seed: int = 0) -> float:
+    """Seconds that `compute` takes for an image of a source; the first images warm up."""
     some = random_subset(source, seed, MAX_TIMED_IMAGES)
     starts = range(0, len(some), TIMED_IMAGES)
     parts = [some.subset(range(start, min(start + TIMED_IMAGES, len(some)))) for start in starts]
-    look(parts[0])
+    compute(parts[0])
     began, looked = time.perf_counter(), 0
     for part in parts[1:] or parts:
-        look(part)
+        compute(part)
         looked += len(part)
         if time.perf_counter() - began > TIMING_SECONDS:
             break

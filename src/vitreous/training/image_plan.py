@@ -19,8 +19,8 @@ from vitreous.data.loader import Loader
 from vitreous.data.source import Split
 from vitreous.data.subset import balanced_order
 from vitreous.distributed.world import ALONE, World
-from vitreous.evaluate.features import compute_features
-from vitreous.evaluate.probe import LabelledFeatures
+from vitreous.evaluation.features import compute_features
+from vitreous.evaluation.probe import LabelledFeatures
 from vitreous.training.deadline import MARGIN, MAX_MEASURING, MAX_SLOWDOWN, Deadline, format_budget
 
 MIN_IMAGES = 16

@@ -19,9 +19,9 @@ from vitreous.data.opening import open_dataset
 from vitreous.data.source import Data, Source, Split
 from vitreous.data.subset import random_subset
 from vitreous.errors import UserError
-from vitreous.evaluate.classify import ClassificationResult
-from vitreous.evaluate.features import compute_features
-from vitreous.evaluate.probe import LabelledFeatures, seconds_per_image
+from vitreous.evaluation.classify import ClassificationResult
+from vitreous.evaluation.features import compute_features
+from vitreous.evaluation.probe import LabelledFeatures, seconds_per_image
 from vitreous.model.family import count_flops, inference_batch
 from vitreous.model.network import Network
 from vitreous.objectives.answers import Answers

@@ -21,7 +21,7 @@ from vitreous.data.source import Data, Source, Split
 from vitreous.data.view import Sample, look_at
 from vitreous.distributed.meter import Cost
 from vitreous.errors import MachineError, UserError
-from vitreous.evaluate.classify import ClassifiedImage
+from vitreous.evaluation.classify import ClassifiedImage
 from vitreous.explain.explanation import Explainer
 from vitreous.explain.methods import can_explain_classes
 from vitreous.explain.reconstruct import draw_reconstructions

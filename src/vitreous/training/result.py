@@ -12,7 +12,7 @@ from vitreous.config.train import Training
 from vitreous.data.source import Split
 from vitreous.distributed.meter import Cost
 from vitreous.errors import UserError
-from vitreous.evaluate.classify import ClassificationResult
+from vitreous.evaluation.classify import ClassificationResult
 from vitreous.model.family import described
 from vitreous.training.request import PretrainRequest
 from vitreous.weights.markdown import code

@@ -18,8 +18,8 @@ from vitreous.data.opening import open_images
 from vitreous.data.source import Data, Split
 from vitreous.distributed.meter import Cost
 from vitreous.errors import UserError
-from vitreous.evaluate.features import compute_features
-from vitreous.evaluate.knn import vote_neighbours
+from vitreous.evaluation.features import compute_features
+from vitreous.evaluation.knn import vote_neighbours
 from vitreous.model.family import build_network, count_flops
 from vitreous.model.network import Network
 from vitreous.objectives.build import build_objective

@@ -70,7 +70,7 @@ class Evaluate(
     def run(self) -> Evaluation | LabelSetEvaluation | CorruptionEvaluation:
         """Measure it; the result says what was measured on what, and what computed it."""
         from vitreous.data.opening import choose_split, open_dataset, open_images
-        from vitreous.evaluate.prediction_file import check_prediction_file
+        from vitreous.evaluation.prediction_file import check_prediction_file
         from vitreous.inference.evaluation import evaluate_classifier, evaluate_label_sets, find_labels
 
         if self.labels is not None and self.label_space is not None:
@@ -159,7 +159,7 @@ def _show_label_sets(found: LabelSetEvaluation) -> None:
 
 
 def _show_classes(found: Evaluation) -> None:
-    from vitreous.evaluate.classify import ENOUGH
+    from vitreous.evaluation.classify import ENOUGH
 
     result, page = found.result, console()
     seen = {name: entry for name, entry in result.per_class.items() if entry["n"]}

@@ -16,7 +16,7 @@ from vitreous.data.source import Data, Source, Split
 from vitreous.data.subset import random_subset
 from vitreous.distributed.meter import Cost
 from vitreous.errors import UserError
-from vitreous.evaluate.classify import ClassificationResult, wilson
+from vitreous.evaluation.classify import ClassificationResult, wilson
 from vitreous.inference.engine import open_in_torch
 from vitreous.inference.evaluation import measure_classifier
 from vitreous.inference.memory_needs import check_training_memory
@@ -267,7 +267,7 @@ def _train_unit(
     method = Labelled(
         data=lambda _: context.data,
         measured=("val",),
-        validation=SharedValidation(SPLIT_SEED, plan.val_images, plan.speeds[candidate.name].image),
+        validation=SharedValidation(SPLIT_SEED, plan.val_images, plan.image_seconds[candidate.name]),
         page=False,
         writing_seconds=1.0,
     )

@@ -47,7 +47,7 @@ from vitreous.studies.compare.plan import (
     MAX_BIAS_IMAGES,
     TRIAL,
     ComparePlan,
-    ModelWork,
+    ModelSpeed,
     cells_of,
     check_fits,
     plan_comparison,
@@ -55,7 +55,7 @@ from vitreous.studies.compare.plan import (
 from vitreous.studies.compare.remarks import Judged, describe_model, first_on_most, remarks, shared_settings
 from vitreous.studies.compare.request import CompareRequest
 from vitreous.studies.folder import StoppedError, StudyConfig, hold_study, open_study, write_result
-from vitreous.studies.timing import Speed, seconds_per_image, seconds_per_step
+from vitreous.studies.timing import seconds_per_image, seconds_per_step
 from vitreous.training.context import Runtime
 from vitreous.training.deadline import Deadline
 from vitreous.training.folder import CONFIG, DataIdentity
@@ -180,16 +180,17 @@ def _settle(
     before = from_fields(ComparePlan, saved.plan, context.folder / CONFIG) if saved is not None and saved.plan else None
     if deadline is None or not models.trainings:
         return before
-    speeds = {} if before is None else before.speeds
-    works = {one.name: _measure_work(context, models, one.name) for one in models.candidates if one.name not in speeds}
+    known = {} if before is None else before.image_seconds
+    new = [candidate.name for candidate in models.candidates if candidate.name not in known]
+    speeds = {name: _measure_speed(context, models, name) for name in new}
     if before is not None:
-        for name in works.keys() & models.trainings.keys():
-            check_fits(name, works[name].speed, before, context.folder)
-        return replace(before, speeds={**speeds, **{name: work.speed for name, work in works.items()}})
+        for name, speed in speeds.items():
+            check_fits(name, speed, before, context.folder)
+        return replace(before, image_seconds={**known, **{name: speed.image for name, speed in speeds.items()}})
     any_training = next(iter(models.trainings.values()))
     return plan_comparison(
         context.request,
-        works,
+        speeds,
         deadline,
         val=len(split_for(any_training, context.data).splits["val"]),
         measured=len(models.images),
@@ -197,7 +198,7 @@ def _settle(
     )
 
 
-def _measure_work(context: CompareContext, models: ComparedModels, name: str) -> ModelWork:
+def _measure_speed(context: CompareContext, models: ComparedModels, name: str) -> ModelSpeed:
     """How long a model takes for an image, and for a step if it is to be trained."""
     training, bundle = models.trainings.get(name), models.finished.get(name)
     if training is not None:
@@ -205,11 +206,9 @@ def _measure_work(context: CompareContext, models: ComparedModels, name: str) ->
     assert bundle is not None
     image = seconds_per_image(lambda some: measure_model(context, bundle, some, workers=0), models.images)
     if training is None:
-        return ModelWork(Speed(image))
+        return ModelSpeed(image)
     source = split_for(training, context.data).train
-    return ModelWork(
-        Speed(image, seconds_per_step(training, source, context.runtime)), step_flops(training, len(source))
-    )
+    return ModelSpeed(image, seconds_per_step(training, source, context.runtime), step_flops(training, len(source)))
 
 
 def _say_plan(context: CompareContext, plan: ComparePlan, to_train: Mapping[str, Candidate]) -> None:
@@ -264,10 +263,9 @@ def _try_rates(context: CompareContext, models: ComparedModels, plan: ComparePla
             trial, before = try_rate(context, candidate, rate, plan)
             number += 1
             if not before:
-                said = f"{trial.accuracy:.1%} of {trial.n:,} validation images, {trial.spent.seconds:.0f} s"
-                context.callbacks.message(
-                    f"trial {number} of {of} ({name}, learning rate {rate:g}): {'diverged' if trial.diverged else said}"
-                )
+                found = f"{trial.accuracy:.1%} of {trial.n:,} validation images, {trial.spent.seconds:.0f} s"
+                found = "diverged" if trial.diverged else found
+                context.callbacks.message(f"trial {number} of {of} ({name}, learning rate {rate:g}): {found}")
             yield trial
 
 
@@ -343,11 +341,11 @@ def _measure_biases(
             yield ModelBias(one.name, _measure_bias(bundle, some, kept, context.runtime.workers))
 
 
-def _measure_bias(bundle: Bundle, images: Source, kept: Path, workers: int) -> Bias:
-    """The bias of a model on these images; read from the file `kept` if it was measured before."""
+def _measure_bias(bundle: Bundle, images: Source, saved: Path, workers: int) -> Bias:
+    """The bias of a model on these images; read from the file `saved` if it was measured before."""
     measured = {"weights": weights_digest(bundle.model), "images": [images.key(i) for i in range(len(images))]}
     try:
-        found = read_json(kept) if kept.exists() else {}
+        found = read_json(saved) if saved.exists() else {}
         if all(found.get(name) == value for name, value in measured.items()):
             return Bias.from_json(found["bias"])
     except (UserError, KeyError, TypeError, ValueError, AttributeError):  # damaged: it is measured again
@@ -355,7 +353,7 @@ def _measure_bias(bundle: Bundle, images: Source, kept: Path, workers: int) -> B
     batch = choose_bias_batch(bundle)
     source = images.relabelled(bundle.labels)
     bias = measure_bias(bundle.model, bundle.preprocess, source, batch_size=batch, workers=workers)
-    write_file(kept, json.dumps({**measured, "bias": bias.to_json()}) + "\n")
+    write_file(saved, json.dumps({**measured, "bias": bias.to_json()}) + "\n")
     return bias
 
 

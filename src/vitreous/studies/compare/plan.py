@@ -13,7 +13,6 @@ from statistics import fmean
 
 from vitreous.errors import UserError
 from vitreous.studies.compare.request import CompareRequest
-from vitreous.studies.timing import Speed
 from vitreous.training.deadline import MARGIN, Deadline, format_budget
 
 GRID = (0.3, 1.0, 3.0)
@@ -36,7 +35,7 @@ START_SECONDS = 3.0
 """Of every training: to start the processes that decode, and to write the bundle."""
 SLACK = 1.1
 """Times as long as was computed is the budget that is said to do: speeds differ from one measurement to the next."""
-BIAS_LOOKS = 40
+BIAS_FORWARD_PASSES = 40
 """How often an image is looked at to measure the bias, roughly, gradients counted in."""
 MIN_BIAS_IMAGES, MAX_BIAS_IMAGES = 16, 200
 """Fewer say little, more hardly change a mean."""
@@ -58,12 +57,15 @@ def cells_of(models: Sequence[str], request: CompareRequest) -> list[CellKey]:
 
 
 @dataclass(frozen=True)
-class ModelWork:
-    """What is known of a model before it is trained."""
+class ModelSpeed:
+    """Seconds that a model takes."""
 
-    speed: Speed
+    image: float
+    """To predict one image, decoding included."""
+    step: float = 0.0
+    """For one training step; this and the next are 0 for a finished model, which is only measured."""
     step_flops: float = 0.0
-    """Floating-point operations of one training step; 0 for a finished model, which is only measured."""
+    """Floating-point operations of one step."""
 
 
 @dataclass(frozen=True)
@@ -85,12 +87,13 @@ class ComparePlan:
     """With equal operations."""
     bias_images: int = 0
     """On which the inductive bias is measured; 0 where there is no time for it."""
-    speeds: dict[str, Speed] = field(default_factory=dict)
+    image_seconds: dict[str, float] = field(default_factory=dict)
+    """What each model takes to predict an image."""
 
 
 def plan_comparison(
     request: CompareRequest,
-    works: Mapping[str, ModelWork],
+    speeds: Mapping[str, ModelSpeed],
     deadline: Deadline,
     *,
     val: int,
@@ -101,44 +104,44 @@ def plan_comparison(
 
     val, measured: how many images there are. evaluations: in each training, at most.
     """
-    trained = {name: work for name, work in works.items() if work.step_flops}
+    trained = {name: speed for name, speed in speeds.items() if speed.step_flops}
     cells = len(request.fractions) * request.seeds
     parts, tuned_parts = len(trained) * cells, len(trained) * (cells + TRIAL * len(GRID))
     fewest_evaluations = evaluations if "evaluations" in request.overrides else 1
     fewest_images = min(val, MIN_IMAGES)
-    shortest = {name: _least_seconds(work.speed, fewest_evaluations, fewest_images) for name, work in trained.items()}
+    shortest = {name: _least_seconds(speed, fewest_evaluations, fewest_images) for name, speed in trained.items()}
     least = _least_cell(request, trained, shortest)
     least_tuned = max(least, max(shortest.values()) / TRIAL)
-    measuring = sum(work.speed.image * (cells if name in trained else 1) for name, work in works.items())
+    measuring = sum(speed.image * (cells if name in trained else 1) for name, speed in speeds.items())
     least_measuring = min(measured, MIN_IMAGES) * measuring
     reserved = (BIAS + TESTING) * deadline.seconds
-    tuned = deadline.share(tuned_parts, reserved) >= least_tuned
-    seconds = deadline.share(tuned_parts if tuned else parts, reserved)
+    tuned = deadline.seconds_per_part(tuned_parts, reserved) >= least_tuned
+    seconds = deadline.seconds_per_part(tuned_parts if tuned else parts, reserved)
     if seconds < least or least_measuring > TESTING * deadline.seconds:
         gone = deadline.seconds - deadline.left() + deadline.writing
         first, second = (
             format_budget(SLACK * max((gone + each / MARGIN) / (1 - BIAS - TESTING), least_measuring / TESTING))
             for each in (least * parts, least_tuned * tuned_parts)
         )
-        slow = max(trained, key=lambda name: trained[name].speed.step)
+        slow = max(trained, key=lambda name: trained[name].step)
         raise UserError(
             f"budget {deadline.text!r}: too short for {parts} cells ({len(trained)} models x "
             f"{len(request.fractions)} fractions x {request.seeds} seeds) of at least {MIN_STEPS} steps each, of which "
-            f"{slow} takes {trained[slow].speed.step:.2g} s for one here; give at least {first}, or {second} to try "
+            f"{slow} takes {trained[slow].step:.2g} s for one here; give at least {first}, or {second} to try "
             f"{len(GRID)} learning rates for each model too."
         )
-    fitting = VALIDATING * (TRIAL if tuned else 1.0) * seconds / max(work.speed.image for work in trained.values())
+    fitting = VALIDATING * (TRIAL if tuned else 1.0) * seconds / max(speed.image for speed in trained.values())
     while evaluations > fewest_evaluations and fitting / (evaluations + 1) < fewest_images:
         evaluations -= 1
     val_images = min(val, max(fewest_images, int(fitting / (evaluations + 1))))
     flops = None
     if request.equal == "flops":
-        beside = {name: (evaluations + 1) * val_images * work.speed.image for name, work in trained.items()}
+        beside = {name: (evaluations + 1) * val_images * speed.image for name, speed in trained.items()}
         flops = equal_flops(
             {name: max(seconds - START_SECONDS - beside[name], seconds / 2) for name in trained},
-            {name: work.step_flops / work.speed.step for name, work in trained.items()},
+            {name: speed.step_flops / speed.step for name, speed in trained.items()},
         )
-    looks = BIAS_LOOKS * sum(work.speed.image for work in works.values())
+    looks = BIAS_FORWARD_PASSES * sum(speed.image for speed in speeds.values())
     bias_images = min(MAX_BIAS_IMAGES, int(BIAS * deadline.seconds / looks))
     return ComparePlan(
         cell_seconds=round(seconds, 1),
@@ -149,27 +152,27 @@ def plan_comparison(
         measured_images=min(measured, max(MIN_IMAGES, int(TESTING * deadline.seconds / measuring))),
         cell_flops=None if flops is None else float(f"{flops:.6g}"),
         bias_images=bias_images if bias_images >= MIN_BIAS_IMAGES else 0,
-        speeds={name: work.speed for name, work in works.items()},
+        image_seconds={name: speed.image for name, speed in speeds.items()},
     )
 
 
-def _least_seconds(speed: Speed, evaluations: int, val_images: int) -> float:
+def _least_seconds(speed: ModelSpeed, evaluations: int, val_images: int) -> float:
     """Of a training of the fewest steps that are worth it; it is looked at once more at the end."""
     steps = (TIMED_STEPS + MIN_STEPS) * speed.step
     return (START_SECONDS + steps + (evaluations + 1) * val_images * speed.image) / MARGIN
 
 
-def _least_cell(request: CompareRequest, trained: Mapping[str, ModelWork], shortest: Mapping[str, float]) -> float:
+def _least_cell(request: CompareRequest, trained: Mapping[str, ModelSpeed], shortest: Mapping[str, float]) -> float:
     """Seconds of a cell in which every model takes these steps; with equal operations, on average."""
     if request.equal == "time":
         return max(shortest.values())
-    flops = max(work.step_flops for work in trained.values())
+    flops = max(speed.step_flops for speed in trained.values())
     return fmean(
-        shortest[name] + MIN_STEPS * (flops / work.step_flops - 1) * work.speed.step for name, work in trained.items()
+        shortest[name] + MIN_STEPS * (flops / speed.step_flops - 1) * speed.step for name, speed in trained.items()
     )
 
 
-def check_fits(name: str, speed: Speed, plan: ComparePlan, folder: Path) -> None:
+def check_fits(name: str, speed: ModelSpeed, plan: ComparePlan, folder: Path) -> None:
     """Refuse a model that is added to a comparison whose trainings are too short for it."""
     least, seconds = _least_seconds(speed, plan.evaluations, plan.val_images), plan.cell_seconds
     if least > (TRIAL if plan.tuned else 1.0) * seconds:

@@ -28,7 +28,7 @@ class Judged:
     """What accuracies are of."""
 
     split: Split
-    set_aside: bool
+    held_out: bool
     """Whether they are part of what the data have for training."""
     there: int
     """Images of the split."""
@@ -65,7 +65,7 @@ def shared_settings(trainings: Mapping[str, Training]) -> dict[str, Any]:
 def remarks(
     models: Sequence[Compared],
     cells: Sequence[Cell],
-    tried: Sequence[Trial],
+    trials: Sequence[Trial],
     judged: Judged,
     plan: ComparePlan | None,
 ) -> Iterator[str]:
@@ -74,7 +74,7 @@ def remarks(
     if judged.split != "test":
         where = (
             f"{judged.there:,} of the images that were set aside at random, the same for all"
-            if judged.set_aside
+            if judged.held_out
             else "the validation images"
         )
         chose = ", which also chose the weights and the learning rates: expect somewhat less on new ones" * bool(
@@ -82,12 +82,12 @@ def remarks(
         )
         learned = " A finished model may have learned from them." * bool(finished)
         yield f"The data have no test split, so accuracies are of {where}{chose}.{learned}"
-    yield from _diverged(models, cells, tried)
+    yield from _diverged(models, cells, trials)
     if len({model.image_size for model in models}) > 1:
         sizes = ", ".join(f"{model.name} {model.image_size[0]}x{model.image_size[1]}" for model in models)
         yield f"The models look at images of different sizes: {sizes}."
     for model in models:
-        rates = [trial.learning_rate for trial in tried if trial.model == model.name and not trial.diverged]
+        rates = [trial.learning_rate for trial in trials if trial.model == model.name and not trial.diverged]
         if len(rates) == len(GRID) and model.learning_rate in (min(rates), max(rates)):
             end = "lowest" if model.learning_rate == min(rates) else "highest"
             yield f"{model.name}: the {end} learning rate that was tried, {model.learning_rate:g}, was the best."
@@ -124,11 +124,11 @@ def _unequal_steps(models: Sequence[Compared], cells: Sequence[Cell]) -> Iterato
                 )
 
 
-def _diverged(models: Sequence[Compared], cells: Sequence[Cell], tried: Sequence[Trial]) -> Iterator[str]:
+def _diverged(models: Sequence[Compared], cells: Sequence[Cell], trials: Sequence[Trial]) -> Iterator[str]:
     for model in models:
-        trials = [trial for trial in tried if trial.model == model.name]
-        lost = [trial.learning_rate for trial in trials if trial.diverged]
-        if lost and len(lost) == len(trials) and not model.learning_rate:
+        own = [trial for trial in trials if trial.model == model.name]
+        lost = [trial.learning_rate for trial in own if trial.diverged]
+        if lost and len(lost) == len(own) and not model.learning_rate:
             yield f"{model.name}: failed: the training diverged at every learning rate that was tried."
         elif lost:
             yield f"{model.name}: the trial diverged at learning rate {', '.join(f'{rate:g}' for rate in lost)}."

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 from vitreous.arguments import Budget, Count, Pixels
 from vitreous.config.study import Equal
 from vitreous.errors import UserError
+from vitreous.wording import Range
 
 OWN = ("optimizer.learning_rate", "share", "split_seed")
 """Fields of a training that a comparison sets itself."""
@@ -28,7 +30,7 @@ class CompareRequest:
     are."""
     budget: Budget | None = None
     """TIME: How long everything may take, such as 10m or 2h; each training gets the same share of it."""
-    fractions: Sequence[float] = (1.0,)
+    fractions: Sequence[Annotated[float, Range(above=0, most=1)]] = (1.0,)
     """FRACTION,FRACTION,...: Fractions of the training images to train with, such as 0.01,0.1,1; smaller ones are part
     of larger."""
     seeds: Count = 3
@@ -45,8 +47,6 @@ class CompareRequest:
         if not self.fractions:
             raise UserError("fractions: none given; give some, such as 0.1 and 1.")
         for fraction in self.fractions:
-            if not 0 < fraction <= 1:
-                raise UserError(f"fractions: {fraction:g} is none; give numbers above 0, at most 1.")
             if list(self.fractions).count(fraction) > 1:
                 raise UserError(f"fractions: {fraction:g} is given twice; give each once.")
         if owned := [name for name in OWN if name in self.overrides]:

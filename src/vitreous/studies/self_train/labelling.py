@@ -22,7 +22,7 @@ from vitreous.data.pseudo_labels import Choice
 from vitreous.data.rows import Rows
 from vitreous.data.source import Labels, Shares, Source
 from vitreous.data.subset import random_subset
-from vitreous.evaluate.temperature import fit_temperature
+from vitreous.evaluation.temperature import fit_temperature
 from vitreous.inputs import as_text, read_json
 from vitreous.memory import check_memory
 from vitreous.model.family import inference_batch
@@ -32,7 +32,7 @@ from vitreous.training.teaching.asking import Asking, ask
 from vitreous.training.teaching.teacher import Teacher
 from vitreous.weights.reading import read_safetensors
 
-TABLE, TENSORS, FACTS = "labels.csv", "labels.safetensors", "labels.json"
+TABLE, TENSORS, METADATA = "labels.csv", "labels.safetensors", "labels.json"
 COLUMNS = ("path", "label", "probability", "second", "second_probability", "taken", "changed", "before")
 
 
@@ -134,10 +134,10 @@ def write_labels(
     earlier: Labelling | None = None,
 ) -> None:
     """Keep them in a folder that is complete or not there; choice: how often a student meets each image."""
-    facts = {"temperature": labelling.temperature, "asked": labelling.asked}
+    metadata = {"temperature": labelling.temperature, "asked": labelling.asked}
     with new_folder(folder) as place:
         (place / TABLE).write_bytes(_table(labelling, source, classes, choice, earlier).encode())
-        (place / FACTS).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+        (place / METADATA).write_text(json.dumps(metadata, indent=2) + "\n", encoding="utf-8")
         tensors = {"index": labelling.index, "probabilities": labelling.probabilities}
         write_tensors(place / TENSORS, {name: torch.from_numpy(array) for name, array in tensors.items()})
 
@@ -147,9 +147,9 @@ def read_labels(folder: Path) -> Labelling | None:
     if not folder.is_dir():
         return None
     check_manifest(folder)
-    tensors, facts = read_safetensors(folder / TENSORS), read_json(folder / FACTS)
+    tensors, metadata = read_safetensors(folder / TENSORS), read_json(folder / METADATA)
     index, shares = (tensors[name].numpy() for name in ("index", "probabilities"))
-    return Labelling(index, shares, facts["temperature"], facts["asked"])
+    return Labelling(index, shares, metadata["temperature"], metadata["asked"])
 
 
 def _table(

@@ -15,7 +15,7 @@ from vitreous.data.pseudo_labels import choose_labels
 from vitreous.data.source import Labels, Source
 from vitreous.distributed.meter import Cost
 from vitreous.errors import UserError
-from vitreous.evaluate.paired import Paired
+from vitreous.evaluation.paired import Paired
 from vitreous.inputs import read_json
 from vitreous.model.family import count_parameters, describe
 from vitreous.report.rounds import DoubtfulImage, LikelyClass, Round, RoundLabels, RoundScore, SelfTrainingContent
@@ -44,7 +44,7 @@ class SelfTrainResult:
     labelled: int
     """Images with labels that were learned from, those for validation and test aside."""
     unlabelled: int
-    copies: int
+    duplicates: int
     """Unlabelled images that were left out, as they are among the labelled ones."""
     rounds: tuple[Round, ...]
     best: int
@@ -186,7 +186,7 @@ def rounds_page(
         kind=request.labels,
         labelled_count=result.labelled,
         unlabelled_count=result.unlabelled,
-        copies=result.copies,
+        duplicates=result.duplicates,
         doubtful=tuple(_shown(uncertain, final, earlier, source, result.classes)),
         doubtful_of=len(final.index),
         changed=tuple(_shown(most_confident, final, earlier, source, result.classes)),

@@ -24,8 +24,8 @@ from vitreous.data.source import Data
 from vitreous.data.subset import random_subset
 from vitreous.distributed.meter import Cost, Meter
 from vitreous.errors import UserError
-from vitreous.evaluate.classify import score_classes
-from vitreous.evaluate.paired import Paired, pair_answers
+from vitreous.evaluation.classify import score_classes
+from vitreous.evaluation.paired import Paired, pair_answers
 from vitreous.inference.memory_needs import check_training_memory
 from vitreous.inference.opening import open_classifier
 from vitreous.report.rounds import Round
@@ -111,13 +111,13 @@ def _open_images(
             f"{request.unlabelled}: all {len(unlabelled):,} images are among the labelled ones ({request.labelled}), "
             "so there is nothing to label; give other images."
         )
-    copies = len(unlabelled) - len(others)
-    left_out = (f"{copies:,} of {request.unlabelled}'s images are labelled ones, and left out.",) * bool(copies)
+    duplicates = len(unlabelled) - len(others)
+    left_out = (f"{duplicates:,} of {request.unlabelled}'s images are labelled ones, and left out.",) * bool(duplicates)
     base = None if request.weights is None else open_weights(request.weights, request.preprocess)
     training = choose_training(request.splitting(), whole, base, runtime.device.type)
     labelled = replace(split_for(training, whole), notes=())
     notes = (*whole.notes, *notes, *left_out)
-    return SelfTrainContext(request, folder, runtime, callbacks, labelled, others, copies, notes, deadline)
+    return SelfTrainContext(request, folder, runtime, callbacks, labelled, others, duplicates, notes, deadline)
 
 
 def _has_bundle(folder: Path, callbacks: Callbacks) -> bool:
@@ -212,7 +212,8 @@ def round_budget(context: SelfTrainContext, number: int, earlier: float) -> str 
     if (saved := read_config(context.round_place(number))) is not None:
         return saved.request.budget
     reserved = CLOSING * context.deadline.seconds + earlier
-    return f"{max(MIN_ROUND_SECONDS, context.deadline.share(context.request.rounds + 1 - number, reserved)):.1f}s"
+    seconds = context.deadline.seconds_per_part(context.request.rounds + 1 - number, reserved)
+    return f"{max(MIN_ROUND_SECONDS, seconds):.1f}s"
 
 
 def _given_teacher(context: SelfTrainContext, place: str) -> FitResult:
@@ -314,7 +315,7 @@ def _result(
         classes=data.classes,
         labelled=len(data.train),
         unlabelled=len(context.unlabelled),
-        copies=context.copies,
+        duplicates=context.duplicates,
         rounds=rounds,
         best=best,
         changed=changed,

@@ -40,7 +40,7 @@ class SelfTrainContext:
     labelled: Data
     """Split as all rounds have it: with its val split, and of the training images the fraction that is learned."""
     unlabelled: Source
-    copies: int
+    duplicates: int
     """Unlabelled images that were left out, as they are among the labelled ones."""
     notes: tuple[str, ...]
     deadline: Deadline | None

@@ -53,7 +53,7 @@ HELD_OUT = 0.1
 """The fraction of the images that chooses the weights under the protocol full, where the data have no val split."""
 MIN_IMAGES = 50
 """Test images that are measured at least."""
-WHOLE = {
+WHOLE_IMAGES = {
     "augment.crop_scale": "none",
     "augment.pad": "0",
     "augment.flip": "false",
@@ -172,7 +172,7 @@ def _train(
     if rate is not None:
         overrides["optimizer.learning_rate"] = f"{rate:g}"
     if not task.named.varied:
-        overrides |= WHOLE
+        overrides |= WHOLE_IMAGES
         given = replace(given, preprocess=replace(given.preprocess, resize="stretch"))
     begun = open_run(place)
     budget = f"{seconds:.1f}s" if seconds is not None else None
@@ -210,16 +210,16 @@ def _train(
 
 
 def _test(
-    context: TransferContext, task: OpenTask, protocol: Protocol, tuned: FineTuned, seconds: float | None, wanted: int
+    context: TransferContext, task: OpenTask, protocol: Protocol, tuned: FineTuned, seconds: float | None, count: int
 ) -> TaskScore:
-    """How many of the test images the trained network has right; of about `wanted`, or as many as there is time for."""
+    """How many of the test images the trained network has right; of about `count`, or as many as there is time for."""
     test, runtime, name = task.data.splits["test"], context.runtime, task.named.name
     began = time.perf_counter()
-    model = open_engine(tuned.place / "bundle", precision="fp32", device=str(runtime.device), images=wanted)
+    model = open_engine(tuned.place / "bundle", precision="fp32", device=str(runtime.device), images=count)
     if seconds is not None:
         image = seconds_per_image(lambda some: measure_classifier(model, some, workers=0), test, SEED)
-        wanted = min(len(test), max(MIN_IMAGES, int((began + seconds - time.perf_counter()) / image)))
-    part = test if wanted == len(test) else random_subset(test, SEED, wanted)
+        count = min(len(test), max(MIN_IMAGES, int((began + seconds - time.perf_counter()) / image)))
+    part = test if count == len(test) else random_subset(test, SEED, count)
     what = f"{name}: {protocol}, test images"
     found, unreadable = measure_classifier(
         model,

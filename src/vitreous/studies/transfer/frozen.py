@@ -10,9 +10,9 @@ from vitreous.config.study import Protocol
 from vitreous.data.source import Data, Source, Split
 from vitreous.data.subset import balanced_order, random_subset
 from vitreous.errors import UserError
-from vitreous.evaluate.fewshot import DRAWS, STRENGTH
-from vitreous.evaluate.knn import TEMPERATURE
-from vitreous.evaluate.probe import seconds_per_image as seconds_to_learn
+from vitreous.evaluation.fewshot import DRAWS, STRENGTH
+from vitreous.evaluation.knn import TEMPERATURE
+from vitreous.evaluation.probe import seconds_per_image as seconds_to_learn
 from vitreous.inference.engine import InferenceModel
 from vitreous.inference.probing import (
     FeatureReader,
@@ -66,9 +66,9 @@ def measure_frozen(
         remarks.append(f"{len(reader.unreadable)} images could not be read and were left out.")
     found: list[TaskScore | Absent] = []
     for protocol in protocols:
-        said: list[str] = []
+        notes: list[str] = []
         try:
-            score, settings = _fit(protocol, splits, data.classes, said)
+            score, settings = _fit(protocol, splits, data.classes, notes)
         except UserError as error:
             found.append(Absent(task.named.name, task.task.group, protocol, str(error).rstrip(".")))
             continue
@@ -91,7 +91,7 @@ def measure_frozen(
                 seconds=time.perf_counter() - began,
                 engine=f"{model.engine.name} {model.engine.precision}",
                 draws=score.draws,
-                remarks=(*remarks, *said),
+                remarks=(*remarks, *notes),
             )
         )
         flops, began = 0.0, time.perf_counter()  # features are paid for by the first

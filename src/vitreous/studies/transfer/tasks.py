@@ -170,9 +170,9 @@ def _with_test(data: Data) -> tuple[Data, tuple[str, ...]]:
         return data, ()
     train = data.train  # refused where there is none
     if "val" in data.splits:
-        said = "no test split: the validation images are measured, and choose nothing."
-        return replace(data, splits={"train": train, "test": data.splits["val"]}), (said,)
+        note = "no test split: the validation images are measured, and choose nothing."
+        return replace(data, splits={"train": train, "test": data.splits["val"]}), (note,)
     train, test = split_validation(train, HELD_OUT, SEED)
     splits: dict[Split, Source] = {"train": train, "test": test}
-    said = f"no test split: {HELD_OUT:.0%} of each class are set aside, chosen by a hash of their names, and measured."
-    return replace(data, splits=splits), (said,)
+    note = f"no test split: {HELD_OUT:.0%} of each class are set aside, chosen by a hash of their names, and measured."
+    return replace(data, splits=splits), (note,)

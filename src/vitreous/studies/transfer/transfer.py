@@ -20,7 +20,7 @@ from vitreous.inputs import read_json
 from vitreous.interrupt import Interrupted
 from vitreous.model.family import count_flops, count_parameters, describe
 from vitreous.report.transfer import transfer_page
-from vitreous.report.transferred import Absent, Task, TaskScore, Transfer, TransferredModel
+from vitreous.report.transferred import Absent, Task, TaskScore, TransferredModel, TransferResult
 from vitreous.storage.files import write_file
 from vitreous.studies.folder import StoppedError, StudyConfig, hold_study, open_study, write_result
 from vitreous.studies.transfer.finetuning import FINE_TUNED, TransferContext, measure_fine_tuned
@@ -48,7 +48,7 @@ class TaskUnit(NamedTuple):
 
 def transfer(
     request: TransferRequest, out: str | Path | None, runtime: Runtime, callbacks: Callbacks, *, overwrite: bool = False
-) -> Transfer:
+) -> TransferResult:
     """Transfer a model to every task under every protocol, or go on with that; what is done is not done again."""
     deadline = None
     if request.budget is not None:
@@ -123,7 +123,7 @@ def _at_resolution(bundle: Bundle, image_size: int | None) -> Bundle:
 
 def _check_time(deadline: Deadline, units: int) -> None:
     """Refuse a time in which not even the least of each can be done."""
-    if deadline.share(units) < MIN_SECONDS:
+    if deadline.seconds_per_part(units) < MIN_SECONDS:
         needed = units * MIN_SECONDS / MARGIN + deadline.writing + deadline.seconds - deadline.left()
         raise UserError(
             f"budget {deadline.text!r}: too short to do {units} thing{'s' * (units > 1)} of at least {MIN_SECONDS:g} s "
@@ -165,7 +165,7 @@ def _measure(
     """Do what is left, and keep every score; what had to be left out, and why."""
     model = _open_frozen(context, bundle, units, deadline)
     for number, unit in enumerate(units):
-        seconds = None if deadline is None else deadline.share(len(units) - number)
+        seconds = None if deadline is None else deadline.seconds_per_part(len(units) - number)
         reason, found = "", list[TaskScore | Absent]()
         if seconds is not None and seconds < MIN_SECONDS / 2:
             reason = "there was no time left for it; give a longer budget"
@@ -200,7 +200,7 @@ def _open_frozen(
     frozen = [unit for unit in units if unit.protocols[0] in FROZEN]
     if not frozen:
         return None
-    hurried = deadline is not None and deadline.share(len(units)) * len(frozen) < 2 * CONVERSION_PAYS_SECONDS
+    hurried = deadline is not None and deadline.seconds_per_part(len(units)) * len(frozen) < 2 * CONVERSION_PAYS_SECONDS
     return open_engine(
         bundle,
         engine="torch" if hurried else "auto",
@@ -236,7 +236,7 @@ def _result(
     known: Mapping[str, Task],
     absent: Sequence[Absent],
     complete: bool,
-) -> Transfer:
+) -> TransferResult:
     """What there is so far, with what earlier commands measured of `known` tasks."""
     request, config = context.request, bundle.model.config
     every = (read_score(context.folder, task, protocol) for task in known for protocol in get_args(Protocol))
@@ -246,7 +246,7 @@ def _result(
     shown |= {name: task for name, task in known.items() if name in measured}
     protocols = tuple(dict.fromkeys((*request.protocols, *(score.protocol for score in scores))))
     order = list(shown)
-    return Transfer(
+    return TransferResult(
         out=str(context.folder),
         finished=complete,
         model=TransferredModel(

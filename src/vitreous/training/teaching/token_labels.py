@@ -21,8 +21,8 @@ from vitreous.data.source import Source
 from vitreous.data.subset import balanced_order
 from vitreous.data.token_labels import ScoreMaps, TokenLabels
 from vitreous.errors import UserError
-from vitreous.evaluate.places import place_scores
-from vitreous.evaluate.score_maps import Digest, MapStore, StoredMaps, image_digest, image_digests
+from vitreous.evaluation.places import place_scores
+from vitreous.evaluation.score_maps import Digest, MapStore, StoredMaps, image_digest, image_digests
 from vitreous.inputs import read_json
 from vitreous.storage.files import write_file
 from vitreous.training.deadline import Deadline

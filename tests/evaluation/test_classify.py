@@ -8,7 +8,7 @@ import torch
 from sklearn.metrics import accuracy_score, confusion_matrix, log_loss, top_k_accuracy_score
 
 from vitreous import UserError
-from vitreous.evaluate.classify import ClassificationResult, expected_calibration_error, score_classes, wilson
+from vitreous.evaluation.classify import ClassificationResult, expected_calibration_error, score_classes, wilson
 
 
 def random_scores(n=300, classes=8, seed=0):

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from vitreous.errors import UserError
-from vitreous.evaluate.classify import Bin, calibration_bins, expected_calibration_error, wilson
+from vitreous.evaluation.classify import Bin, calibration_bins, expected_calibration_error, wilson
 from vitreous.inputs import read_json
 
 _VALIDATION = re.compile(r"ILSVRC2012_val_(\d{8})(?!\d)")

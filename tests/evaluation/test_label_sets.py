@@ -11,7 +11,7 @@ from PIL import Image
 
 from support.colours import PREPROCESS, make_bundle, make_images, pixels
 from vitreous import UserError, ViT
-from vitreous.evaluate.label_sets import read_label_sets, score_label_sets
+from vitreous.evaluation.label_sets import read_label_sets, score_label_sets
 from vitreous.verbs.evaluate import evaluate
 from vitreous.weights.bundle import load_bundle, save_bundle
 from vitreous.weights.labels import imagenet_names

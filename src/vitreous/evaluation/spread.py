@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from statistics import fmean, stdev
 
-from vitreous.evaluate.classify import wilson
+from vitreous.evaluation.classify import wilson
 
 NORMAL = 1.959963984540054
 """Standard deviations to either side that hold 95 % of a normal distribution."""

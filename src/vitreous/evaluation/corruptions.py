@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vitreous.evaluate.classify import expected_calibration_error, wilson
-from vitreous.evaluate.spread import NORMAL
+from vitreous.evaluation.classify import expected_calibration_error, wilson
+from vitreous.evaluation.spread import NORMAL
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,12 @@ import torch
 from support.colours import make_bundle, make_images
 from vitreous import UserError
 from vitreous.callbacks import Callbacks
-from vitreous.evaluate.prediction_file import ImagePrediction, check_prediction_file, image_predictions, prediction_file
+from vitreous.evaluation.prediction_file import (
+    ImagePrediction,
+    check_prediction_file,
+    image_predictions,
+    prediction_file,
+)
 from vitreous.verbs.evaluate import evaluate
 from vitreous.weights.bundle import load_bundle, save_bundle
 

@@ -10,7 +10,7 @@ from vitreous import UserError, ViT, ViTConfig
 from vitreous.config.data import Preprocess
 from vitreous.data.builtin import builtin_data
 from vitreous.data.loader import Loader
-from vitreous.evaluate.features import compute_features
+from vitreous.evaluation.features import compute_features
 
 PREPROCESS = Preprocess(size=(28, 28), mean=(0.3,), std=(0.3,))
 

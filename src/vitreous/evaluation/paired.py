@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from vitreous.evaluate.spread import NORMAL
+from vitreous.evaluation.spread import NORMAL
 
 Right = NDArray[np.bool_]
 

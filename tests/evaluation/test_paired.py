@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from vitreous.evaluate.paired import Paired, pair_answers
+from vitreous.evaluation.paired import Paired, pair_answers
 
 
 def test_images_that_one_model_only_has_right_are_counted():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from vitreous.evaluate.spread import STUDENT, Accuracies, Gaps, Verdict, difference, judge
+from vitreous.evaluation.spread import STUDENT, Accuracies, Gaps, Verdict, difference, judge
 
 
 def by_seed(*values):

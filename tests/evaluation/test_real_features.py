@@ -13,7 +13,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
 from vitreous import ViT
-from vitreous.evaluate.probe import fit_linear
+from vitreous.evaluation.probe import fit_linear
 
 
 def pets(shared_data, classes, each):

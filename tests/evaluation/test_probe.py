@@ -7,7 +7,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
 from vitreous import UserError
-from vitreous.evaluate.probe import fit_linear, held_out
+from vitreous.evaluation.probe import fit_linear, held_out
 
 
 def clouds(n=240, features=12, classes=5, spread=1.6, seed=0):

@@ -13,9 +13,9 @@ from vitreous.config.bit import BiTConfig
 from vitreous.config.model import ModelConfig
 from vitreous.config.stem import ConvStem
 from vitreous.data.packed import ArraySource
-from vitreous.evaluate.feature_cache import logits_key
-from vitreous.evaluate.places import place_scores
-from vitreous.evaluate.score_maps import MapStore, StoredMaps, all_probabilities, image_digests, top_classes
+from vitreous.evaluation.feature_cache import logits_key
+from vitreous.evaluation.places import place_scores
+from vitreous.evaluation.score_maps import MapStore, StoredMaps, all_probabilities, image_digests, top_classes
 from vitreous.model.family import build_network, classifiers, named_config
 from vitreous.model.network import Network
 from vitreous.storage import cache
@@ -229,7 +229,7 @@ def test_what_was_written_is_read_again(tmp_path, subtests):
 
 
 def test_what_is_written_is_known_without_reading_it_again(tmp_path, monkeypatch):
-    monkeypatch.setattr("vitreous.evaluate.score_maps.FILE_SECONDS", 0.0)
+    monkeypatch.setattr("vitreous.evaluation.score_maps.FILE_SECONDS", 0.0)
     store = MapStore(tmp_path / "maps", 7, 5)
     written = store.write(([digest(i)], some(i, 1)) for i in range(3))
     vain = store.write_unreadable([digest(5), digest(6)])
@@ -242,7 +242,7 @@ def test_what_is_written_is_known_without_reading_it_again(tmp_path, monkeypatch
 
 
 def test_reading_many_images_and_files_is_told(tmp_path, monkeypatch):
-    monkeypatch.setattr("vitreous.evaluate.score_maps.FILE_SECONDS", 0.0)
+    monkeypatch.setattr("vitreous.evaluation.score_maps.FILE_SECONDS", 0.0)
     source = ArraySource("x", torch.zeros(600, 1, 2, 2, dtype=torch.uint8), np.zeros(600, np.int64), ("a",))
     told = []
     image_digests(source, lambda *done: told.append(done))
@@ -258,7 +258,7 @@ def test_reading_many_images_and_files_is_told(tmp_path, monkeypatch):
 
 
 def test_what_was_made_before_a_crash_is_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr("vitreous.evaluate.score_maps.FILE_SECONDS", 0.0)  # a file for each batch
+    monkeypatch.setattr("vitreous.evaluation.score_maps.FILE_SECONDS", 0.0)  # a file for each batch
     store = MapStore(tmp_path / "maps", 7, 5)
 
     def crashing():
@@ -272,7 +272,7 @@ def test_what_was_made_before_a_crash_is_kept(tmp_path, monkeypatch):
 
 
 def test_a_damaged_file_counts_as_not_made(tmp_path, monkeypatch, subtests):
-    monkeypatch.setattr("vitreous.evaluate.score_maps.FILE_SECONDS", 0.0)
+    monkeypatch.setattr("vitreous.evaluation.score_maps.FILE_SECONDS", 0.0)
     for damage in ("flip", "cut", "empty", "pickle", "other"):
         with subtests.test(damage):
             store = MapStore(tmp_path / damage, 7, 5)
@@ -323,7 +323,7 @@ def test_maps_that_a_training_reads_are_not_removed(tmp_path, monkeypatch):
     maps.read(torch.tensor([0]))
     pass_time(hours=23)
     assert used.folder.exists()
-    monkeypatch.setattr("vitreous.evaluate.score_maps.MARK_SECONDS", 0.0)  # an hour passes
+    monkeypatch.setattr("vitreous.evaluation.score_maps.MARK_SECONDS", 0.0)  # an hour passes
     maps.read(torch.tensor([0]))
     pass_time(hours=23)
     assert used.folder.exists()

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitreous.errors import UserError
-from vitreous.evaluate.classify import wilson
+from vitreous.evaluation.classify import wilson
 
 SHOTS = (1, 5, 10)
 STRENGTH = 2.0**10
