@@ -106,8 +106,8 @@ from support.extensions import conv_family
 from vitreous.model.family import FAMILIES
 import vitreous
 FAMILIES["tiny-conv"] = conv_family.FAMILY
-changes = {{"ema": "0.9", "save_seconds": "0"}}
-vitreous.fit({data!r}, model="tiny-conv-8", epochs=8, out=out, workers=0, changes=changes)
+overrides = {{"ema": "0.9", "save_seconds": "0"}}
+vitreous.fit({data!r}, model="tiny-conv-8", epochs=8, out=out, workers=0, overrides=overrides)
 """
 
 
