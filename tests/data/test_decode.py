@@ -1,9 +1,12 @@
 import contextlib
+import errno
 import io
 import os
 import pickle
 import re
 import struct
+import subprocess
+import sys
 import warnings
 import zlib
 from pathlib import Path
@@ -275,3 +278,65 @@ def test_broken_metadata_do_not_matter():
     made = io.BytesIO()
     image.save(made, "PNG", exif=exif)
     np.testing.assert_array_equal(np.asarray(open_image(made.getvalue())), np.asarray(image))
+
+
+LITTLE = """
+import resource, sys
+from pathlib import Path
+from vitreous.data.decode import ImageError, open_image
+taken = int(open("/proc/self/statm").read().split()[0]) * 4096
+resource.setrlimit(resource.RLIMIT_AS, (taken + 20 * 2**20,) * 2)
+try:
+    open_image(Path(sys.argv[1]))
+except (ImageError, MemoryError) as error:
+    print(type(error).__name__)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of addresses")
+def test_a_machine_without_memory_says_nothing_of_the_image(tmp_path):
+    """A healthy image of 36 MB, in a process that may take 20 more."""
+    for name in ("x.png", "x.tif", "x.bmp"):
+        Image.new("RGB", (4000, 3000), "red").save(tmp_path / name)
+        done = subprocess.run([sys.executable, "-c", LITTLE, tmp_path / name], capture_output=True, text=True)
+        assert done.stdout.split() == ["MemoryError"], (name, done.stdout, done.stderr)
+
+
+def test_what_the_system_refuses_may_pass_and_damage_may_not(tmp_path, monkeypatch):
+    Image.new("RGB", (4, 4)).save(tmp_path / "x.png")
+    (tmp_path / "text.png").write_text("no image")
+    cut = (tmp_path / "x.png").read_bytes()[:-30]
+    for damaged in (tmp_path / "text.png", cut):
+        with pytest.raises(ImageError) as told:
+            open_image(damaged)
+        assert not told.value.temporary
+        assert not pickle.loads(pickle.dumps(told.value)).temporary
+
+    def refuse(number):
+        def open_file(*given, **more):
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(Image, "open", open_file)
+
+    for number in (errno.EACCES, errno.EIO, errno.ESTALE):
+        refuse(number)
+        with pytest.raises(ImageError) as told:
+            open_image(tmp_path / "x.png")
+        assert pickle.loads(pickle.dumps(told.value)).temporary
+    for number in (errno.ENOMEM, errno.EMFILE):
+        refuse(number)
+        with pytest.raises(OSError, match=os.strerror(number)) as refused:
+            open_image(tmp_path / "x.png")
+        assert not isinstance(refused.value, ImageError)
+
+
+def test_a_file_that_asks_for_too_much_memory_is_damaged(tmp_path, monkeypatch):
+    """Unless there is too little for any image."""
+    Image.new("RGB", (4, 4)).save(tmp_path / "x.png")
+    monkeypatch.setattr(Image, "open", lambda *given, **more: (_ for _ in ()).throw(MemoryError()))
+    monkeypatch.setattr("vitreous.data.decode.available_memory", lambda: 10**12)
+    with pytest.raises(ImageError):
+        open_image(tmp_path / "x.png")
+    monkeypatch.setattr("vitreous.data.decode.available_memory", lambda: 10**6)
+    with pytest.raises(MemoryError):
+        open_image(tmp_path / "x.png")

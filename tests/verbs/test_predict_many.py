@@ -20,6 +20,7 @@ from PIL import Image
 from support.colours import COLOURS, PREPROCESS, make_bundle, make_images, pixels
 from vitreous import UserError, export_weights
 from vitreous.callbacks import Callbacks
+from vitreous.cli import main
 from vitreous.inference import part_plan
 from vitreous.inference import parts as part_files
 from vitreous.inference.conversion import builtin_views, convert_model
@@ -429,3 +430,19 @@ def check_tried_again(bundle, data, out, locked, unlock):
     assert (last.reused, last.unreadable) == (2, {})
     assert [row["error"] for row in rows(out)] == [None] * 3 * EACH
     assert predict_many(bundle, data, out).reused == 3
+
+
+def test_without_memory_nothing_is_recorded_of_an_image(bundle, tmp_path, monkeypatch, capsys):
+    """The command ends with status 1, and repeated with memory it does the part."""
+    data = make_images(tmp_path / "p", count=2)
+    words = ["predict", str(bundle), str(data), "--engine", "torch", "--out", str(tmp_path / "o")]
+    with monkeypatch.context() as short:
+        short.setattr(Image, "open", lambda *given, **more: (_ for _ in ()).throw(MemoryError()))
+        short.setattr("vitreous.data.decode.available_memory", lambda: 10**6)
+        for line in (words, words[:-2]):
+            with pytest.raises(SystemExit) as ended:
+                main(line)
+            assert ended.value.code == 1
+            assert "memory" in capsys.readouterr().err.splitlines()[-1]
+    done = predict_many(bundle, data, tmp_path / "o", engine="torch")
+    assert (done.reused, done.unreadable, len(rows(tmp_path / "o"))) == (0, {}, 6)
