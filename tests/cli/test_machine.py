@@ -178,7 +178,7 @@ WORKERS = {
     "probe": ["probe", "MODEL", "IMAGES"],
     "analyze": ["analyze", "MODEL", "--data", "IMAGES", "--out", "analysis"],
     "compare": ["compare", "IMAGES", "--models", "Ti/16", "--budget", "9h"],
-    "transfer": ["transfer", "MODEL", "--tasks", "IMAGES", "--protocol", "knn"],
+    "transfer": ["transfer", "MODEL", "--tasks", "IMAGES", "--protocols", "knn"],
     "analyze, bias": ["analyze", "MODEL", "--data", "IMAGES", "--what", "bias", "--out", "analysis"],
 }
 
