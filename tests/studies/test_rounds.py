@@ -2,12 +2,12 @@
 
 import numpy as np
 from PIL import Image
-from vitreous.studies.self_training.request import SelfTrainRequest
-from vitreous.studies.self_training.rounds import best_round, given_teacher_kept, smaller_students
 
 from vitreous.data.opening import open_unlabelled
 from vitreous.distributed.meter import Cost
 from vitreous.report.rounds import Round, RoundScore
+from vitreous.studies.self_train.request import SelfTrainRequest
+from vitreous.studies.self_train.result import best_round, round_remarks
 
 
 def rounds(*accuracies, sizes=(5, 5, 5)):
@@ -41,16 +41,17 @@ def test_validation_chooses_and_test_does_not(subtests):
 
 
 def test_a_smaller_student_is_told_of():
-    assert smaller_students(rounds(0.5, 0.5, 0.5)) == ()
-    (said,) = smaller_students(rounds(0.5, 0.5, 0.5, sizes=(5, 7, 6)))
+    assert round_remarks(rounds(0.5, 0.5, 0.5), 2, given=False) == ()
+    (said,) = round_remarks(rounds(0.5, 0.5, 0.5, sizes=(5, 7, 6)), 2, given=False)
     assert "round 2" in said
     assert "of size 6 after of size 7" in said
 
 
 def test_a_given_teacher_that_is_kept_is_remarked_on():
-    (said,) = given_teacher_kept(rounds(0.9, 0.5, 0.7), 0)
+    (said,) = round_remarks(rounds(0.9, 0.5, 0.7), 0, given=True)
     assert said.endswith("round 2.")
-    assert given_teacher_kept(rounds(0.5, 0.9, 0.7), 1) == ()
+    assert round_remarks(rounds(0.5, 0.9, 0.7), 1, given=True) == ()
+    assert round_remarks(rounds(0.9, 0.5, 0.7), 0, given=False) == ()
 
 
 def test_no_two_students_of_two_seeds_draw_alike():

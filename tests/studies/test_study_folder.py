@@ -88,7 +88,7 @@ def test_what_another_process_has_done_meanwhile_is_not_written_over(tmp_path):
 
 def test_overwriting_deletes_the_study_and_nothing_else(tmp_path):
     config().write(tmp_path)
-    write_result(tmp_path, "compare", {"finished": True}, "<!doctype html>page")
+    write_result(tmp_path, "compare", {"finished": True}, '<!doctype html><meta name="generator" content="vitreous 0">')
     (tmp_path / "cells" / "a").mkdir(parents=True)
     (tmp_path / "notes.txt").write_text("mine")
     with hold_study(tmp_path, "compare", None, Callbacks(), overwrite=True):

@@ -11,16 +11,19 @@ import pytest
 
 from support.fake_clock import fake_clock
 from support.greys import stop_after
+from support.images import make_tree
 from vitreous import UserError
 from vitreous.callbacks import Callbacks
 from vitreous.cli import main
-from vitreous.data.source import open_data
+from vitreous.data.source import open_data, split_validation, take_share
 from vitreous.inference.engine import open_in_torch
 from vitreous.inference.evaluation import measure_classifier
 from vitreous.interrupt import Interrupted
 from vitreous.model.family import count_flops
 from vitreous.studies.compare import cells
 from vitreous.studies.compare import compare as study
+from vitreous.studies.compare.plan import plan_comparison
+from vitreous.training.deadline import parse_budget
 from vitreous.training.folder import read_config
 from vitreous.training.start import split_for
 from vitreous.verbs.compare import compare
@@ -32,14 +35,17 @@ BUDGET, ONE_MODEL = "25s", "9s"
 MODELS = ["F/4@16", "F/4@16:attention=neighbourhood:window=3"]
 
 
+step_seconds = [0.2]
+
+
 @pytest.fixture(scope="module", autouse=True)
-def short():
+def clock():
     """Trainings may be so short that they teach nothing, and a step takes 0.2 seconds whatever the machine does."""
-    with fake_clock(step_seconds=0.2), pytest.MonkeyPatch.context() as patch:
+    with fake_clock(step_seconds=lambda _: step_seconds[0]) as now, pytest.MonkeyPatch.context() as patch:
         for name, value in {"START_SECONDS": 0.0, "MIN_STEPS": 1, "MIN_BIAS_IMAGES": 4, "MAX_BIAS_IMAGES": 4}.items():
             patch.setattr(f"vitreous.studies.compare.plan.{name}", value)
         patch.setattr("vitreous.studies.compare.compare.MAX_BIAS_IMAGES", 4)
-        yield
+        yield now
 
 
 @pytest.fixture(scope="module")
@@ -352,11 +358,83 @@ def test_the_device_that_was_named_is_used(finished, images, tmp_path, monkeypat
     assert asked == ["cpu"]
 
 
+@pytest.mark.slow
+def test_the_time_is_kept_or_the_true_minimum_is_named(images, tmp_path, monkeypatch, clock):
+    """Steps of 15 seconds: 120 s are refused; what the refusal names is enough for 10 steps in every cell, and all of
+    it ends in time."""
+    monkeypatch.setattr("vitreous.studies.compare.plan.MIN_STEPS", 10)
+    step_seconds[0] = 15.0
+    try:
+        given = {"fractions": [1], "equal": "time", "overrides": {"batch_size": 8}}
+        with pytest.raises(UserError, match=r"budget '120s': .*\b15 s\b") as refused:
+            run(images, tmp_path / "out", budget="120s", **given)
+        assert not (tmp_path / "out").exists()
+        budget = re.search(r"give at least ([0-9hms]+)", str(refused.value))[1]
+        began, heard = clock(), []
+        found = run(images, tmp_path / "out", budget=budget, callbacks=Callbacks(message=heard.append), **given)
+        assert clock() - began < parse_budget(budget)
+    finally:
+        step_seconds[0] = 0.2
+    assert all(cell.settings["steps"] >= 10 for cell in found.cells)
+    assert found.tried == ()
+    assert any("learning rates" in line for line in heard)  # that there are no trials is said
+
+
+@pytest.mark.slow
+def test_a_plan_that_another_process_wrote_meanwhile_is_not_written_over(finished, images, tmp_path, monkeypatch):
+    """Both found the folder empty; while this one measured, the other began and ended."""
+    out = tmp_path / "out"
+
+    def planned(*args, **more):
+        shutil.copytree(finished[0], out)
+        return plan_comparison(*args, **more)
+
+    monkeypatch.setattr(study, "plan_comparison", planned)
+    with pytest.raises(UserError, match=str(out)):
+        run(images, out, seeds=2)
+    assert (out / "config.json").read_bytes() == (finished[0] / "config.json").read_bytes()
+
+
+@pytest.mark.slow
+def test_other_data_are_refused_with_what_changed_and_overwriting_begins_anew(finished, images, tmp_path):
+    """The finished comparison is looked at again: its data have one image less."""
+    out = tmp_path / "out"
+    shutil.copytree(finished[0], out)
+    with np.load(images) as arrays:
+        fewer = {name: array[: len(array) - name.endswith("_train")] for name, array in arrays.items()}
+    here = tmp_path / "images.npz"
+    shutil.copy(images, here)
+    config = json.loads((out / "config.json").read_text())
+    config["request"]["data"] = str(here)
+    (out / "config.json").write_text(json.dumps(config))
+    np.savez(here, **fewer)
+    with pytest.raises(UserError, match=rf"{here}: .*\b119 train .*\b120 .*{out} .*--overwrite.*--out"):
+        run(here, out)
+    found = run(here, out, models=MODELS[:1], fractions=[1], overwrite=True)
+    assert found.finished
+    assert sorted(path.name for path in (out / "cells").iterdir()) == ["F-4@16"]
+
+
+@pytest.mark.slow
+def test_unreadable_files_that_the_whole_data_may_have_end_no_cell(tmp_path):
+    """3 of 400 are fewer than 1 %, though all 3 are among the 18 that a cell learns from."""
+    make_tree(tmp_path / "data" / "train", {"a": 200, "b": 200}, ".png")
+    make_tree(tmp_path / "data" / "test", {"a": 10, "b": 10}, ".png")
+    given = {"models": MODELS[:1], "fractions": [0.05], "equal": "time"}
+    taken = take_share(split_validation(open_data(tmp_path / "data").train, 0.1, seed=0)[0], 0.05, seed=0)
+    for index in (0, 1, 2):
+        taken.path(index).write_text("not an image")
+    found = run(tmp_path / "data", tmp_path / "out", **given)
+    assert found.finished
+    assert [cell.images for cell in found.cells] == [18]
+
+
 REFUSED = {
     "no budget": ({"budget": None}, "budget"),
     "too short": ({"budget": "0.01s"}, r"budget '0\.01s': .* 4 .*\ds"),
     "a share that leaves a class empty": ({"fractions": [0.001]}, r"share=0\.001: "),
-    "a fraction of 2": ({"fractions": [2]}, "fractions: 2"),
+    "a fraction of 2": ({"fractions": [2]}, r"fractions\[0\]=2\b"),
+    "a fraction of 0": ({"fractions": [1, 0]}, r"fractions\[1\]=0\b"),
     "no seeds": ({"seeds": 0}, "seeds=0"),
     "two sizes": ({"image_size": 16}, "image_size=16"),
     "another size": ({"models": ["F/4@16", "F/4@128"]}, "128"),

@@ -25,7 +25,7 @@ from vitreous.studies.compare.request import CompareRequest
 from vitreous.studies.self_train.request import SelfTrainRequest
 from vitreous.studies.transfer.request import TransferRequest
 from vitreous.training.folder import CONFIG, DataIdentity, folder_kind
-from vitreous.training.request import comparable
+from vitreous.training.request import comparable, request_of
 from vitreous.training.result import FitResult
 
 StudyRequest = CompareRequest | TransferRequest | SelfTrainRequest
@@ -108,7 +108,8 @@ def read_study(folder: Path, kind: str) -> StudyConfig | None:
     fields = read_json(path)
     try:
         data = {name: from_fields(DataIdentity, one, path) for name, one in fields["data"].items()}
-        return StudyConfig(from_fields(KINDS[kind].request, fields["request"], path), data, dict(fields["plan"]))
+        request = from_fields(KINDS[kind].request, fields["request"], path)
+        return StudyConfig(request_of(KINDS[kind].request, request), data, dict(fields["plan"]))
     except (KeyError, TypeError, ValueError, AttributeError, UserError) as error:
         raise UserError(
             f"{path}: damaged, or of another vitreous ({error}); begin anew with --overwrite, or write to another "
