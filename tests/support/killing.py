@@ -9,7 +9,7 @@ DIES_WHILE_SAVING = """
 import os, signal
 from vitreous.training import checkpoint
 
-write, written = saving.save_checkpoint, []
+write, written = checkpoint.save_checkpoint, []
 
 def write_and_die(*given):
     write(*given)
@@ -17,7 +17,7 @@ def write_and_die(*given):
     if len(written) == {checkpoints}:
         os.kill(os.getpid(), signal.SIGKILL)
 
-saving.save_checkpoint = write_and_die
+checkpoint.save_checkpoint = write_and_die
 """
 
 
