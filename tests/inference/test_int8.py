@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from support.tiny_networks import random_images
-from vitreous import UserError, bench, export_weights, probe
+from vitreous import UserError, bench, export_weights, probe, write_report
+from vitreous.cli import main
 from vitreous.data.source import open_data
 from vitreous.inference import bench as timing
 from vitreous.inference import conversion
@@ -150,6 +151,22 @@ def test_accuracy_aware_quantization_keeps_its_promise(colours, in_openvino):
     )
     right = conversion.correct_predictions(RUNTIMES["openvino"].engine(model, bundle.preprocess, "int8"), judged)
     assert right.sum() == 36
+
+
+@pytest.mark.slow
+def test_the_accuracy_of_int8_is_not_told_as_the_models(colours, useless, in_openvino, kept, tmp_path, capsys):
+    """An int8 that `auto` trusts and that is wrong for most images: the page is about the model, and evaluate says
+    what computed."""
+    bundle, data = colours
+    cache = EngineCache(bundle)
+    cache.put(in_int8(replace(in_openvino, model=useless), Int8Accuracy(1000, 1000, 0, 0)))
+    cache.remember({TORCH: 1.0, INT8: 1e6})
+    found = evaluate(bundle, data)
+    assert (found.engine, found.result.top1) == ("openvino-int8", pytest.approx(1 / 3))
+    main(["evaluate", str(bundle.path), str(data)])
+    assert "openvino-int8" in capsys.readouterr().out
+    page = write_report(bundle, data=data, out=tmp_path / "page.html").read_text(encoding="utf-8")
+    assert 'id="accuracy-test">100.0' in page
 
 
 def test_no_image_calibrates_controls_and_measures(colours):
