@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from vitreous import __version__
 from vitreous.cli.failures import explain_failure
-from vitreous.cli.streams import only_main_prints, print_failure, reliable_streams
+from vitreous.cli.terminal import only_main_prints, print_failure, reliable_streams
 from vitreous.distributed.launcher import refuse_many
 from vitreous.errors import MachineError, UserError
 from vitreous.interrupt import Interrupted, interruptible

@@ -118,12 +118,12 @@ class FileOptions(PredictOptions[R]):
 
 
 def show_files(done: PredictedParts) -> None:
-    """How many images are in how many files, and which engines computed them if there are several."""
+    """How many images are in how many files, and what computed them."""
     unreadable = f", of which {len(done.unreadable):,} could not be read" if done.unreadable else ""
     reused = f" ({done.reused:,} were there already)" if done.reused else ""
-    print(f"{done.out}: {done.images:,} images{unreadable}, in {done.parts:,} {done.format} files{reused}.")
-    if len(done.engines) > 1:
-        print(f"computed by: {', '.join(f'{engine} ({parts:,} files)' for engine, parts in done.engines.items())}")
+    engines = ", ".join(f"{engine} ({count:,} files)" for engine, count in done.engines.items())
+    by = f", computed by {engines if len(done.engines) > 1 else next(iter(done.engines))}" if done.engines else ""
+    print(f"{done.out}: {done.images:,} images{unreadable}, in {done.parts:,} {done.format} files{reused}{by}.")
 
 
 class Predictions:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from vitreous.cli.verb import Verb, verb
 from vitreous.training.request import PretrainRequest, TrainingRequest, request_of
-from vitreous.verbs.ending import closing_text, ending_status
-from vitreous.verbs.fit import Fit
+from vitreous.verbs.fit import Fit, closing_text, ending_status
 from vitreous.verbs.options import RunOptions
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from vitreous.cli.verb import Verb, verb
 from vitreous.studies.self_train.request import SelfTrainRequest
 from vitreous.training.request import request_of
-from vitreous.verbs.ending import ending_status, stopped_text
+from vitreous.verbs.fit import ending_status, stopped_text
 from vitreous.verbs.options import StudyOptions
 
 if TYPE_CHECKING:

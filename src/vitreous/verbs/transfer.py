@@ -9,7 +9,7 @@ from vitreous.cli.terminal import console, printable, table
 from vitreous.cli.verb import Verb, verb
 from vitreous.studies.transfer.request import TransferRequest
 from vitreous.training.request import request_of
-from vitreous.verbs.ending import ending_status, stopped_text
+from vitreous.verbs.fit import ending_status, stopped_text
 from vitreous.verbs.options import StudyOptions
 
 if TYPE_CHECKING:
