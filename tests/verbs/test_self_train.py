@@ -5,15 +5,12 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from vitreous.studies.self_training.folder import read_self_training
-from vitreous.studies.self_training.labelling import label_images
-from vitreous.studies.self_training.request import SelfTrainRequest
-from vitreous.studies.self_training.self_training import SelfTraining
 
 import vitreous
 from support.colours import COLOURS, make_bundle, make_images, pixels
@@ -23,8 +20,17 @@ from support.killing import run_and_kill
 from vitreous import UserError, self_train
 from vitreous.callbacks import Callbacks
 from vitreous.data.source import open_data, split_validation
+from vitreous.distributed.meter import Cost
 from vitreous.distributed.world import World
+from vitreous.evaluation.paired import Paired
+from vitreous.report.rounds import Round, RoundScore
+from vitreous.studies.self_train import self_train as study
+from vitreous.studies.self_train import student
+from vitreous.studies.self_train.labelling import label_images
+from vitreous.studies.self_train.request import SelfTrainRequest
+from vitreous.studies.self_train.result import SelfTrainResult, read_self_training
 from vitreous.training.context import Runtime
+from vitreous.training.deadline import Deadline
 from vitreous.training.folder import source_digest
 from vitreous.training.recipes.supervised import recipe
 from vitreous.training.start import HOUR, choose_training
@@ -72,6 +78,13 @@ def whole(place, tmp_path_factory):
     """A self-training that nothing disturbed, with a page for each round."""
     out = tmp_path_factory.mktemp("whole") / "out"
     return quick(place, out)
+
+
+@pytest.fixture
+def whole_result():
+    score = RoundScore(9, 0.5, (0.2, 0.8), 1.0)
+    rounds = tuple(Round(k, f"out/round-{k}", "F/4", 5, 10, score, score, None, Cost()) for k in (0, 1))
+    return SelfTrainResult("out", "out/bundle", True, ("a", "b"), 5, 9, 0, rounds, 1, 0, Cost())
 
 
 def table(folder):
@@ -179,10 +192,9 @@ def test_the_device_counts_in_what_is_set_aside(place, tmp_path, monkeypatch):
         asked.append(device)
         return choose_training(request, data, base, device, **more)
 
-    for module in ("self_training", "student"):
-        monkeypatch.setattr(f"vitreous.studies.self_training.{module}.choose_training", noted)
+    monkeypatch.setattr(study, "choose_training", noted)
     nowhere = Runtime(0, World(device=torch.device("meta")))
-    monkeypatch.setattr("vitreous.verbs.self_train.local_runtime", lambda *more, **others: nowhere)
+    monkeypatch.setattr("vitreous.training.context.local_runtime", lambda *more, **others: nowhere)
     with pytest.raises(Exception, match="meta"):  # where nothing can be computed
         quick(place, tmp_path / "out")
     assert set(asked) == {"meta"}
@@ -283,8 +295,8 @@ def test_a_crash_while_labels_are_made_loses_nothing(place, whole, tmp_path, no_
             raise RuntimeError("the power is gone")
         return label_images(*args, **more)
 
-    for module in ("student", "self_training"):
-        monkeypatch.setattr(f"vitreous.studies.self_training.{module}.label_images", crash_once)
+    for module in (student, study):
+        monkeypatch.setattr(module, "label_images", crash_once)
     for _ in range(3):
         with pytest.raises(RuntimeError):
             quick(place, tmp_path / "out")
@@ -419,11 +431,54 @@ def test_no_label_that_is_sure_enough(place, tmp_path, no_page):
     assert (tmp_path / "out/round-0/bundle").is_dir()
 
 
-def test_a_budget_is_divided_over_the_rounds(place, tmp_path, monkeypatch):
-    """What is left is shared by the rounds that are left, and a tenth kept for the end; a late one gets a second."""
+def test_a_budget_is_divided_over_the_rounds(tmp_path):
+    """What is left is shared by the rounds that are left: of 100 s a tenth is kept for the end, 3 s for writing and
+    0.7 s for the end of the process, and 97 % of the rest are planned for; a late round gets a second."""
     request = SelfTrainRequest("labelled", "unsorted", rounds=3, budget="100s")
-    training = SelfTraining(request, tmp_path / "out", Runtime(0, World()), Callbacks(), lambda folder, seconds: None)
-    clock = iter([0.0, 0.0, 30.0, 80.0, 95.0])
-    monkeypatch.setattr("vitreous.distributed.meter.Meter.seconds", property(lambda self: next(clock)))
-    assert [training._budget(k) for k in (0, 1, 2)] == ["22.5s", "30.0s", "30.0s"]
-    assert [training._budget(k) for k in (3, 3)] == ["10.0s", "1.0s"]
+    meter = SimpleNamespace(seconds=0.0)
+    deadline = Deadline("100s", 3.0, meter, World())
+    context = student.SelfTrainContext(request, tmp_path, Runtime(0, World()), Callbacks(), None, None, 0, (), deadline)
+    found = []
+    for number, gone, earlier in ((0, 0.0, 0.0), (1, 30.0, 0.0), (2, 0.0, 60.0), (3, 95.0, 0.0)):
+        meter.seconds = gone
+        found.append(study.round_budget(context, number, earlier))
+    left = (86.3, 56.3, 26.3)
+    assert found == [f"{0.97 * each / rounds:.1f}s" for each, rounds in zip(left, (4, 3, 2), strict=True)] + ["1.0s"]
+
+
+@pytest.mark.slow
+def test_a_finished_one_is_looked_at_again_and_can_be_overwritten(place, tmp_path, no_page):
+    """Another image since: what changed is said, and what to do; its bundle is written again where it was lost."""
+    labelled, unsorted = (shutil.copytree(place / name, tmp_path / name) for name in ("labelled", "unsorted"))
+    out, given = tmp_path / "out", {"rounds": 1, "epochs": 1}
+    before = quick(tmp_path, out, **given)
+    kept = (out / "bundle/model.safetensors").read_bytes()
+    shutil.rmtree(out / "bundle")
+    for k in (0, 1):
+        (out / f"round-{k}/report.html").touch()  # `no_page` wrote none
+    assert quick(tmp_path, out, **given) == before
+    assert (out / "bundle/model.safetensors").read_bytes() == kept
+    Image.fromarray(pixels("red", 9999)).save(labelled / "train/red/new.png")
+    with pytest.raises(UserError, match=rf"{labelled}: .*\b16 train .*\b15 .*{out} .*--overwrite.*--out"):
+        quick(tmp_path, out, **given)
+    (unsorted / "000.png").rename(tmp_path / "000.png")
+    again = quick(tmp_path, out, **given, overwrite=True)
+    assert (again.labelled, again.unlabelled) == (16, 23)
+    shutil.rmtree(unsorted)
+    for k in (0, 1):
+        (out / f"round-{k}/report.html").touch()
+    heard = []
+    assert quick(tmp_path, out, **given, callbacks=Callbacks(message=heard.append)).labelled == 16
+    assert str(unsorted) in heard[0]  # its data are gone, which is said
+
+
+def test_an_interval_of_images_that_chose_the_round_is_not_printed(whole_result, capsys):
+    """By test images it is; the JSON says which of the two it is."""
+    for split, chose in (("test", False), ("val", True)):
+        result = replace(whole_result, against_teacher=Paired(split, 9, 1, 4))
+        vitreous.verbs.self_train.SelfTrain("a", "b").show(result)
+        (line,) = (line for line in capsys.readouterr().out.splitlines() if "+33.3 points" in line)
+        low, high = (f"{100 * value:+.1f}" for value in result.against_teacher.interval)
+        assert (low in line and high in line) != chose
+        assert ("optimistic" in line) == chose
+        assert result.to_json()["against_teacher"]["chose_the_round"] == chose

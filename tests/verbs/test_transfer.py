@@ -2,14 +2,12 @@
 
 import json
 from dataclasses import replace
-from functools import partial
 from hashlib import blake2b
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from vitreous.studies.transfer.job import training_flops
 
 from support import transfers
 from support.colours import make_bundle, make_images, pixels
@@ -27,11 +25,13 @@ from vitreous.data.datasets.place import CARD, Card
 from vitreous.data.datasets.table import DATASETS
 from vitreous.data.packed import ArraySource
 from vitreous.data.source import Data, open_data
+from vitreous.data.subset import random_subset
 from vitreous.inference.conversion import convert_model
 from vitreous.inference.engine_cache import TORCH, EngineCache, Variant
 from vitreous.inference.engine_folder import Int8Accuracy
 from vitreous.report.transferred import TaskScore
-from vitreous.studies.transfer import clock, finetuning, frozen, tasks, training
+from vitreous.studies.transfer import finetuning, frozen, tasks
+from vitreous.studies.transfer import transfer as study
 from vitreous.training.folder import read_config
 from vitreous.training.recipes import supervised
 from vitreous.training.recipes.supervised import DatasetStats
@@ -44,11 +44,9 @@ ALL = ("vtab-1k", "full", "linear", "knn", "fewshot-5")
 @pytest.fixture(scope="module", autouse=True)
 def short(tmp_path_factory):
     """Times may be so short that they teach nothing, a step takes 0.1 s, and nothing is kept from other tests."""
-    with fake_clock(step_seconds=0.1) as now, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("vitreous.jobs.transfer.TransferClock", partial(clock.TransferClock, now=now))
-        patch.setattr("vitreous.studies.transfer.clock.LEAST", 0.01)
-        patch.setattr("vitreous.studies.transfer.clock.ENDING", 0.0)
-        patch.setattr("vitreous.studies.transfer.transferring.LEAST", 0.01)
+    with fake_clock(step_seconds=0.1), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(study, "MIN_SECONDS", 0.01)
+        patch.setattr(study, "WRITING_SECONDS", 0.0)
         patch.setenv("VITREOUS_CACHE", str(tmp_path_factory.mktemp("cache")))
         patch.setenv("VITREOUS_DATA", str(tmp_path_factory.mktemp("root")))
         yield
@@ -144,8 +142,8 @@ def test_repeated_it_does_nothing_and_other_settings_are_refused(finished, bundl
     def never(*args, **more):
         raise AssertionError("it is finished")
 
-    monkeypatch.setattr(frozen.FrozenFeatures, "measure", never)
-    monkeypatch.setattr(finetuning.FineTuning, "measure", never)
+    for name in ("measure_frozen", "measure_fine_tuned"):
+        monkeypatch.setattr(study, name, never)
     given = {"tasks": [images], "protocols": ALL, "budget": BUDGET, "workers": 0, "out": out}
     again = transfer(bundle, **given)
     assert again.scores == found.scores
@@ -225,10 +223,10 @@ def test_int8_that_is_kept_for_the_model_is_not_what_is_measured(bundle, tmp_pat
     monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path / "cache"))
     opened = load_bundle(bundle)
     converted = convert_model(opened, "openvino", random_images(opened, 4))
-    about = replace(converted.about, precision="int8", accuracy=Int8Accuracy(1000, 0.9, 0.9))
-    prepared = EngineCache(opened)
-    prepared.put(replace(converted, about=about))
-    prepared.remember({TORCH: 1.0, Variant("openvino", "int8"): 1000.0})
+    metadata = replace(converted.metadata, precision="int8", accuracy=Int8Accuracy(1000, 900, 0, 0))
+    cache = EngineCache(opened)
+    cache.put(replace(converted, metadata=metadata))
+    cache.remember({TORCH: 1.0, Variant("openvino", "int8"): 1000.0})
     few = draw(tmp_path / "few.npz", 30, 12)
     found = transfer(bundle, tasks=[few], protocols=["knn"], workers=0, out=tmp_path / "out")
     assert found.scores[0].engine == "torch fp32"
@@ -247,12 +245,35 @@ def test_a_image_that_cannot_be_read_does_not_make_a_sample_of_the_rest(bundle, 
     assert "35, 1 unreadable" in said[-1]
 
 
+def test_unreadable_files_that_the_whole_data_may_have_end_no_task(bundle, tmp_path):
+    """3 of 330 are fewer than 1 %, though all 3 are among the first few that are timed."""
+    make_images(tmp_path / "data" / "train", 12)
+    make_images(tmp_path / "data" / "test", 110, seed=500)
+    test = open_data(tmp_path / "data").splits["test"]
+    first = random_subset(test, tasks.SEED, 3)
+    for index in range(3):
+        first.path(index).write_bytes(b"no image")
+    given = {"tasks": [tmp_path / "data"], "protocols": ["knn"], "budget": "20s", "workers": 0}
+    (score,) = transfer(bundle, **given, out=tmp_path / "out").scores
+    assert (score.n, score.unreadable) == (327, 3)
+
+
+def test_overwriting_begins_anew(bundle, tmp_path):
+    given = {"tasks": [draw(tmp_path / "x.npz", 30, 12)], "protocols": ["knn"], "workers": 0, "out": tmp_path / "out"}
+    transfer(bundle, **given)
+    draw(tmp_path / "x.npz", 36, 12)
+    with pytest.raises(UserError, match=rf"x\.npz: .*\b36 train .*\b30 .*{tmp_path / 'out'} .*--overwrite.*--out"):
+        transfer(bundle, **given)
+    (score,) = transfer(bundle, **given, overwrite=True).scores
+    assert score.trained_on == 36
+
+
 def test_the_cost_of_fine_tuning_is_not_that_of_pretraining():
     spent = {"flops": 5e15, "seconds": 60.0}
-    assert training_flops({"request": {"weights": None}, "spent": spent}) == 5e15
-    assert training_flops({"request": {"weights": "ti16.safetensors"}, "spent": spent}) is None
-    assert training_flops({"request": {"weights": None}}) is None
-    assert training_flops({}) is None
+    assert study.training_flops({"request": {"weights": None}, "spent": spent}) == 5e15
+    assert study.training_flops({"request": {"weights": "ti16.safetensors"}, "spent": spent}) is None
+    assert study.training_flops({"request": {"weights": None}}) is None
+    assert study.training_flops({}) is None
 
 
 def test_a_row_that_is_added_to_the_table_is_a_task(tmp_path, monkeypatch):
@@ -348,37 +369,37 @@ def test_steps_of_the_papers_table_4():
     assert [finetuning.paper_steps(images) for images in (3_680, 50_000, 1_281_167)] == [500, 10_000, 20_000]
 
 
-def test_full_is_at_the_papers_resolution_without_a_budget(bundle, images, tmp_path, monkeypatch):
-    asked = []
+@pytest.fixture
+def asked(monkeypatch):
+    """The requests and methods of trainings, each stopped at once."""
+    found = []
 
-    def stopped(self, task, images, place, plan, start=None):
-        asked.append((plan.recipe, plan.image_size))
+    def stopped(request, place, runtime, callbacks, method):
+        found.append((request, method))
         return SimpleNamespace(finished=False)
 
-    monkeypatch.setattr(training.TaskTrainings, "run", stopped)
+    monkeypatch.setattr(finetuning, "train", stopped)
+    return found
+
+
+def test_full_is_at_the_papers_resolution_without_a_budget(bundle, images, tmp_path, asked):
     for number, more in enumerate(({}, {"image_size": 32}, {"budget": "10s"})):
         transfer(bundle, tasks=[images], protocols=["full"], workers=0, out=tmp_path / str(number), **more)
-    assert asked == [("paper-finetune", 384), ("paper-finetune", 32), ("auto", None)]
+    found = [(request.recipe, request.image_size) for request, _ in asked]
+    assert found == [("paper-finetune", 384), ("paper-finetune", 32), ("auto", None)]
 
 
-def test_nothing_is_left_out_of_images_whose_label_that_would_change(bundle, images, tmp_path, monkeypatch, subtests):
-    asked = []
-
-    def stopped(self, task, images, place, plan, start=None):
-        asked.append((plan.overrides, plan.whole))
-        return SimpleNamespace(finished=False)
-
-    monkeypatch.setattr(training.TaskTrainings, "run", stopped)
+def test_nothing_is_left_out_of_images_whose_label_that_would_change(bundle, images, tmp_path, asked, subtests):
     recipe = supervised.RECIPES["small-data"](DatasetStats(classes=3, images=800, side=64, channels=3))
     assert recipe.objective.keep_schedule, "half of the patches, for most of the steps"
     for name, whole in {"dmlab": True, "mnist": True, "pets": False}.items():
         with subtests.test(name):
             asked.clear()
             transfer(bundle, tasks=[f"{name}={images}"], budget="10s", workers=0, out=tmp_path / name)
-            ((changes, stretched),) = asked
-            assert stretched == whole
-            assert ("augment.flip" in changes) == ("objective.keep_schedule" in changes) == whole
-            assert bool(override(recipe, changes).objective.keep_schedule) != whole
+            ((request, method),) = asked
+            assert (method.weights.preprocess.resize == "stretch") == whole
+            assert ("augment.flip" in request.overrides) == ("objective.keep_schedule" in request.overrides) == whole
+            assert bool(override(recipe, request.overrides).objective.keep_schedule) != whole
 
 
 @pytest.mark.usefixtures("shortened")
@@ -404,14 +425,32 @@ def test_a_training_that_was_stopped_keeps_to_the_time_it_was_given(bundle, imag
     assert begun[0] == begun[1]
 
 
-def test_a_budget_is_divided_and_what_is_left_is_shared():
-    now = [0.0]
-    ours = clock.TransferClock("100s", None, lambda: now[0])
-    assert ours.share(4) == pytest.approx(clock.MARGIN * 25)
-    now[0] = 4.0  # the first took much less
-    assert ours.share(3) == pytest.approx(clock.MARGIN * 32)
-    now[0] = 101.0
-    assert ours.share(1) == 0.0
+def test_a_budget_is_divided_and_what_is_left_is_shared(bundle, tmp_path, monkeypatch):
+    """Three tasks of 97 s: each gets its share of what is left; the first took 4 s only, the second all and more."""
+    given, taken = [], iter((4.0, 93.0, 0.0))
+    clock = SimpleNamespace(now=0.0)
+
+    def measured(model, task, protocols, seconds, **more):
+        given.append(seconds)
+        clock.now += next(taken)
+        raise UserError("nothing")
+
+    monkeypatch.setattr(study, "measure_frozen", measured)
+    monkeypatch.setattr(study, "MIN_SECONDS", 20.0)
+    monkeypatch.setattr("vitreous.distributed.meter.Meter.seconds", property(lambda self: clock.now))
+    some = [draw(tmp_path / f"{name}.npz", 30, 12) for name in "abc"]
+    heard = []
+    with pytest.raises(UserError, match="knn"):  # as no task has a score
+        transfer(
+            bundle, tasks=some, protocols=["knn"], budget="100.7s", workers=0, out=tmp_path / "out",
+            callbacks=Callbacks(message=heard.append),
+        )  # fmt: skip
+    assert given == pytest.approx([97 / 3, 96 * 0.97 / 2])
+    assert "c, knn" in heard[-1]  # there is no time left for it
+    clock.now = 0.0
+    with pytest.raises(UserError, match=r"budget '60s': .*\b3 .*20 s .*\b70s"):
+        transfer(bundle, tasks=some, protocols=["knn"], budget="60s", workers=0, out=tmp_path / "other")
+    assert not (tmp_path / "other").exists()
 
 
 def test_images_that_fit():
@@ -428,18 +467,18 @@ def test_five_of_each_class_are_there_however_short_the_time(monkeypatch):
     task = SimpleNamespace(
         named=SimpleNamespace(name="x"), data=Data({"train": source, "val": source, "test": source}, classes)
     )
-    monkeypatch.setattr(frozen, "seconds_per_look", lambda *_: 1.0)
+    monkeypatch.setattr(frozen, "seconds_per_image", lambda *_: 1.0)
     monkeypatch.setattr(frozen, "FeatureReader", lambda *_: SimpleNamespace(compute=None))
-    features = frozen.FrozenFeatures(SimpleNamespace(config=SimpleNamespace(features=8)), 0, Callbacks())
+    model = SimpleNamespace(config=SimpleNamespace(features=8))
     for protocols in (("linear", "fewshot-5"), ("fewshot-5",), ("linear", "knn", "fewshot-5")):
-        part = features._part(task, 60.0, protocols)
+        part = frozen.subset_in_time(model, task, 60.0, protocols, 0)
         assert np.bincount(part.train.labels).tolist() == [5] * 40
         assert len(part.splits["test"]) == 50
-    assert len(features._part(task, 60.0, ("linear", "knn")).train) == 25
+    assert len(frozen.subset_in_time(model, task, 60.0, ("linear", "knn"), 0).train) == 25
 
 
 def test_the_command(bundle, images, capsys, tmp_path):
-    words = ["transfer", str(bundle), "--tasks", str(images), "--protocol", "knn,fewshot-5", "--workers", "0"]
+    words = ["transfer", str(bundle), "--tasks", str(images), "--protocols", "knn,fewshot-5", "--workers", "0"]
     main([*words, "--out", str(tmp_path / "out"), "--json"])
     said = json.loads(capsys.readouterr().out)
     assert [score["protocol"] for score in said["scores"]] == ["knn", "fewshot-5"]
@@ -451,12 +490,12 @@ def test_the_command(bundle, images, capsys, tmp_path):
 
 MISTAKES = {
     ("--tasks", ""): "--tasks ''",
-    ("--tasks", "builtin,,"): "tasks[1]=''",
+    ("--tasks", "builtin,,"): "--tasks ''",
     ("--tasks", "natural,pets=builtin"): "'pets'",
     ("--tasks", "pet"): "pets",
     ("--tasks", "pets="): "NAME=PATH",
     ("--tasks", "data:nothing"): "nothing",
-    ("--tasks", "builtin", "--protocol", "magic"): "vtab-1k, full, linear, knn, fewshot-5",
+    ("--tasks", "builtin", "--protocols", "magic"): "vtab-1k, full, linear, knn, fewshot-5",
     ("--tasks", "builtin", "--budget", "0.001s"): "0.001s",
     ("--tasks", "builtin", "--budget", "soon"): "'soon'",
 }

@@ -21,7 +21,7 @@ from vitreous.training.deadline import step_seconds
 from vitreous.training.start import training_loader
 from vitreous.training.step import Learner
 
-TIMED_IMAGES, MAX_TIMED_IMAGES = 32, 256
+TIMED_IMAGES, MAX_TIMED_IMAGES = 16, 256
 """Images at once, and in all."""
 TIMING_SECONDS = 1.5
 """After which an image's time is known well enough."""
