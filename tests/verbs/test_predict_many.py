@@ -8,7 +8,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import numpy as np
@@ -18,14 +18,12 @@ import torch
 from PIL import Image
 
 from support.colours import COLOURS, PREPROCESS, make_bundle, make_images, pixels
+from support.engines import converted_to_int8
 from vitreous import UserError, export_weights
 from vitreous.callbacks import Callbacks
 from vitreous.cli import main
 from vitreous.inference import part_plan
 from vitreous.inference import parts as part_files
-from vitreous.inference.conversion import builtin_views, convert_model
-from vitreous.inference.engine_cache import TORCH, EngineCache, Variant
-from vitreous.inference.engine_folder import Int8Accuracy
 from vitreous.inference.parts import ModelRequest, PartWorker
 from vitreous.inference.ray_cluster import Cluster, _check_reachable, min_processors_per_gpu, open_cluster
 from vitreous.verbs.data_pack import pack_data
@@ -347,16 +345,6 @@ def test_without_ray_its_extra_is_named(bundle, all_images, tmp_path, monkeypatc
     monkeypatch.setitem(sys.modules, "ray.data", None)
     with pytest.raises(UserError, match=r"'vitreous\[ray\]'"):
         predict_many(bundle, all_images, tmp_path / "o", ray="auto")
-
-
-def converted_to_int8(bundle, processor=None):
-    """A model in int8 that `auto` trusts, as `bench` leaves it in the cache."""
-    made = convert_model(bundle, "openvino", builtin_views(bundle.preprocess))
-    metadata = replace(made.metadata, precision="int8", accuracy=Int8Accuracy(1000, 1000, 0, 0))
-    cache = EngineCache(bundle)
-    cache.put(replace(made, metadata=replace(metadata, processor=processor or metadata.processor)))
-    cache.remember({TORCH: 1.0, Variant("openvino", "int8"): 1e6})
-    return cache
 
 
 @pytest.mark.slow

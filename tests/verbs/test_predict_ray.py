@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from support.colours import COLOURS, make_bundle, make_images
+from support.engines import converted_to_int8
 from vitreous import export_weights
 from vitreous.verbs.predict import predict_many
 from vitreous.weights.bundle import load_bundle, save_bundle
@@ -72,9 +73,9 @@ def address():
     process.communicate("\n", timeout=SECONDS)
 
 
-def start(*words, code="from vitreous.cli import main; main()"):
+def start(*words, code="from vitreous.cli import main; main()", environment=ENVIRONMENT):
     command = [sys.executable, "-c", code, "predict", *map(str, words)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 
 
 def parts(out):
@@ -112,6 +113,23 @@ def test_a_refusal_of_a_worker_is_told(address, tmp_path):
     assert driver.returncode == 2
     assert "Traceback" not in err
     assert "huge: " in err.splitlines()[-1]
+
+
+def test_workers_without_the_verified_int8_compute_in_fp32_and_the_command_says_so(address, tmp_path, monkeypatch):
+    """After `bench` chose int8 here: the workers have another cache, as on other machines."""
+    monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path / "cache"))
+    path = make_bundle(tmp_path / "b")
+    converted_to_int8(load_bundle(path))
+    images = make_images(tmp_path / "p", count=30)
+    environment = {**ENVIRONMENT, "VITREOUS_CACHE": str(tmp_path / "cache")}
+    driver = start(path, images, "--out", tmp_path / "o", "--ray", address, environment=environment)
+    out, err = driver.communicate(timeout=SECONDS)
+    assert driver.returncode == 0, err
+    assert '"precision": "int8"' in (tmp_path / "o" / "_vitreous" / "plan.json").read_text()
+    assert "computed by openvino-fp32" in out
+    assert re.search(r"engine: 2 of 2 parts .*openvino-int8", err)
+    labels = parquet.read_table(tmp_path / "o").column("label").to_pylist()
+    assert labels == [colour for colour in COLOURS for _ in range(30)]
 
 
 def finished(out):

@@ -133,6 +133,12 @@ def predict_to_folder(
         for part in missing:
             add(folder.finished(part, images(part)) or worker.do(part, images(part), within))
     engines = dict(Counter(record.engine for record in records if record.engine))
+    wanted = f"{plan.engine}-{plan.precision}"
+    if others := sum(count for engine, count in engines.items() if engine != wanted):
+        log.info(
+            f"engine: {others:,} of {len(parts):,} parts were not computed by {wanted}, which was not verified for this "
+            "model on the machines that did them."
+        )
     return PredictedParts(out, plan.format, len(parts), kept, done, unreadable, engines)
 
 
