@@ -36,7 +36,7 @@ def main() -> None:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         out, tasks = Path(folder) / "out", f"pets={args.pets},cifar10={args.cifar}"
-        words = ["transfer", str(args.weights), "--tasks", tasks, "--protocol", PROTOCOLS, "--budget", args.budget]
+        words = ["transfer", str(args.weights), "--tasks", tasks, "--protocols", PROTOCOLS, "--budget", args.budget]
         words += ["--preprocess", PREPROCESS, "--out", str(out)]
         load, began = os.getloadavg()[0], time.monotonic()
         environment = {**os.environ, "VITREOUS_CACHE": f"{folder}/cache"}

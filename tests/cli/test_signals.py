@@ -169,7 +169,7 @@ def test_a_comparison_stops_in_a_cell(processes, images, tmp_path, signal):
 
 VERBS = {
     "compare": ["DATA", "--models", "F/4@16", "--budget", "9h", "--workers", "2", "--out", "compared"],
-    "transfer": ["MODEL", "--tasks", "DATA", "--protocol", "fewshot-5", "--workers", "2", "--out", "transferred"],
+    "transfer": ["MODEL", "--tasks", "DATA", "--protocols", "fewshot-5", "--workers", "2", "--out", "transferred"],
     "evaluate": ["MODEL", "DATA", "--workers", "2"],
     "probe": ["MODEL", "DATA", "--workers", "2"],
     "analyze": ["MODEL", "--data", "DATA", "--workers", "2", "--out", "analysis"],

@@ -19,7 +19,7 @@ VERBS = {
     "data pack": lambda model, data: ("data", "pack", data, "packed"),
     "analyze": lambda model, data: ("analyze", model, "--data", data, "--out", "out"),
     "compare": lambda model, data: ("compare", data, "--models", "Ti/16,bit-r50x1", "--budget", "9h", "--out", "run"),
-    "transfer": lambda model, data: ("transfer", model, "--tasks", data, "--protocol", "knn", "--out", "run"),
+    "transfer": lambda model, data: ("transfer", model, "--tasks", data, "--protocols", "knn", "--out", "run"),
     "score-explanations": lambda model, data: ("score-explanations", model, data),
 }
 MEMORY_IS_NAMED = ("csv of terabytes", "idx.gz, claims terabytes", "cifar, petabytes")
