@@ -143,9 +143,9 @@ def test_metrics_count_what_happened(server):
 class BrokenEngine(GatedEngine):
     """Fails once the server has begun."""
 
-    def scores(self, images):
+    def logits(self, images):
         if self.gate.is_set():
-            return super().scores(images)
+            return super().logits(images)
         raise RuntimeError("the machine is on fire")
 
 
@@ -161,14 +161,14 @@ def test_a_mistake_of_the_server_is_one_line_in_its_log(caplog):
         assert server.client.post("/predict", content=make_image()).status_code == 200
     [said] = [record.getMessage() for record in caplog.records]
     assert said.startswith("POST /predict: RuntimeError: the machine is on fire (")
-    assert re.search(rf"{re.escape(__file__)}:\d+, in scores\)$", said)  # where it was raised
+    assert re.search(rf"{re.escape(__file__)}:\d+, in logits\)$", said)  # where it was raised
 
 
 class DamagedEngine(GatedEngine):
     """Answers with no numbers once the server has begun."""
 
-    def scores(self, images):
-        answers = super().scores(images)
+    def logits(self, images):
+        answers = super().logits(images)
         if not self.gate.is_set():
             check_numbers(answers * float("nan"), "scores", Path("/srv/secret/model"))
         return answers

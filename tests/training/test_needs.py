@@ -12,7 +12,7 @@ from vitreous.config.data import Augment, Preprocess
 from vitreous.config.objective import Dino, Mae
 from vitreous.config.train import Optimizer, Training
 from vitreous.distributed.world import World
-from vitreous.inference import needs
+from vitreous.inference import memory_needs as needs
 from vitreous.model.cost import count_forward_bytes, count_parameters
 from vitreous.weights.bundle import Bundle
 

@@ -24,7 +24,8 @@ from vitreous.callbacks import Callbacks
 from vitreous.cli import main
 from vitreous.inference import part_plan
 from vitreous.inference import parts as part_files
-from vitreous.inference.parts import ModelRequest, PartWorker
+from vitreous.inference.part_plan import ModelRequest
+from vitreous.inference.parts import PartWorker
 from vitreous.inference.ray_cluster import Cluster, _check_reachable, min_processors_per_gpu, open_cluster
 from vitreous.verbs.data_pack import pack_data
 from vitreous.verbs.predict import predict_many, show_files

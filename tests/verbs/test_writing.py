@@ -47,7 +47,7 @@ FILE_VERBS = {
     "export to google": ("export WEIGHTS OUT/x.npz --to google", ["x.npz"]),
     "analyze": ("analyze WEIGHTS --data IMAGES --out OUT", ["analysis.html", "analysis.json"]),
     "analyze, bias": ("analyze WEIGHTS --data IMAGES --what bias --out OUT", ["bias.json"]),
-    "evaluate, answers": ("evaluate RUN IMAGES --answers OUT/x.csv", ["x.csv"]),
+    "evaluate, answers": ("evaluate RUN IMAGES --predictions OUT/x.csv", ["x.csv"]),
     "evaluate, page": (
         "evaluate RUN IMAGES --corruptions --severity 1 --count 2 --workers 0 --out OUT",
         ["corruptions.html"],

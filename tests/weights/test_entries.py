@@ -84,13 +84,6 @@ def test_import_takes_an_entry_and_other_verbs_the_best(capsys, tmp_path):
     assert torch.equal(load(path).vit.head.weight, CLASSIFIER["model_ema"]["head.weight"])
 
 
-@pytest.mark.parametrize("option", [["--part", "model"], ["--part=model"]])
-def test_the_option_of_earlier_versions_is_refused_with_its_name_now(tmp_path, option):
-    outcome = run_command("import", saved(tmp_path, "deit"), tmp_path / "b", *option)
-    check_refused(outcome, "import --part: ", "--entry")
-    assert not (tmp_path / "b").exists()
-
-
 MISTAKES = {
     "an entry that is not there": ("dino", "model_ema"),
     "an entry without a model": ("dino", "optimizer"),
