@@ -59,10 +59,10 @@ def kill(pair: Pair, run: Path, rng: random.Random, seconds: float) -> bool:
 def kill_saving(pair: Pair, run: Path, rng: random.Random, seconds: float) -> bool:
     """While a checkpoint has its preliminary name, one of the first ten."""
     for _ in range(rng.randrange(1, 10)):
-        if not until(lambda: any(run.glob("checkpoints/.step-*.new")), pair):
+        if not until(lambda: any(run.glob("checkpoints/.step-*.new*")), pair):
             return False
-        until(lambda: not any(run.glob("checkpoints/.step-*.new")), pair)
-    if not until(lambda: any(run.glob("checkpoints/.step-*.new")), pair):
+        until(lambda: not any(run.glob("checkpoints/.step-*.new*")), pair)
+    if not until(lambda: any(run.glob("checkpoints/.step-*.new*")), pair):
         return False
     time.sleep(rng.uniform(0, 0.004))
     return send(rng.choice(pair.commands), signal.SIGKILL)
