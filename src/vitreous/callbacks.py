@@ -6,6 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 
+Progress = Callable[[int, int], None]
+"""Called with how many are done, and how many there are."""
+
+
+def no_progress(done: int, total: int) -> None:
+    """Tell nobody."""
+
+
 @dataclass(frozen=True)
 class Event:
     """What the training loop tells after each step."""

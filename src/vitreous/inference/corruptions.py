@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from vitreous.callbacks import Progress, no_progress
 from vitreous.data.corrupt import CORRUPTIONS, Corrupted, Corrupting
 from vitreous.data.loader import choose_workers
 from vitreous.data.source import Source
@@ -22,7 +23,7 @@ from vitreous.data.workers import WorkerPool, WorkersDiedError
 from vitreous.errors import UserError
 from vitreous.evaluation.corruptions import CorruptionResult, judge_corruptions
 from vitreous.inference.engine import InferenceModel
-from vitreous.inference.evaluation import Measurement, Progress
+from vitreous.inference.evaluation import Measurement
 from vitreous.inference.matching import LabelSpace, MatchedSource
 from vitreous.inference.memory_needs import check_inference_memory
 
@@ -62,7 +63,7 @@ def evaluate_corruptions(
     seed: int = 0,
     batch_size: int | None = None,
     workers: int | None = None,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
 ) -> tuple[CorruptionEvaluation, Source]:
     """Accuracy and calibration on images as they are and under each corruption, and the images that were drawn.
 
@@ -90,8 +91,7 @@ def evaluate_corruptions(
             confidence, predicted = logits.double().softmax(dim=1).max(dim=1)
             right[index] = (predicted == int(source.labels[index])).numpy()
             confidences[index] = confidence.numpy()
-        if progress is not None:
-            progress(index + 1, len(source))
+        progress(index + 1, len(source))
     found = CorruptionEvaluation(
         split=split,
         of=len(matched.source),

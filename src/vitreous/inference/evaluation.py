@@ -12,6 +12,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 import numpy as np
 from torch import Tensor
 
+from vitreous.callbacks import Progress, no_progress
 from vitreous.data.batch import Batch
 from vitreous.data.datasets.place import data_root
 from vitreous.data.loader import Loader, choose_workers
@@ -29,9 +30,6 @@ from vitreous.inference.memory_needs import check_inference_memory
 REAL = "real"
 """What a person calls ImageNet's ReaL labels."""
 REAL_FILE = Path("imagenet-real") / "real.json"
-
-Progress = Callable[[int, int], None]
-"""Called with images done and images in all."""
 
 
 class Result(Protocol):
@@ -106,7 +104,7 @@ def evaluate_classifier(
     predictions: Path | None = None,
     batch_size: int | None = None,
     workers: int | None = None,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
 ) -> Evaluation:
     """How well the model does on one split of the data, whose classes are matched to the model's labels by name.
 
@@ -140,7 +138,7 @@ def evaluate_label_sets(
     predictions: Path | None = None,
     batch_size: int | None = None,
     workers: int | None = None,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
 ) -> LabelSetEvaluation:
     """How well the model does where an image may have several labels, each of which counts as right.
 
@@ -206,7 +204,7 @@ def measure_classifier(
     *,
     batch_size: int | None = None,
     workers: int | None = None,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
     write: Write | None = None,
 ) -> tuple[ClassificationResult, dict[str, str]]:
     """The result, and images that were left out: path to reason.
@@ -234,7 +232,7 @@ def compute_logits(
     *,
     batch_size: int | None = None,
     workers: int | None = None,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
     told: Callable[[Batch, Tensor], None] | None = None,
 ) -> ClassifierOutput:
     """The classifier's outputs for all images; `told` gets those of each batch."""
@@ -249,9 +247,12 @@ def compute_logits(
         cache_bytes=0,
         normalised=False,
     )
-    done = None if progress is None else lambda count: progress(count, len(source))
     with closing(loader):
         logits, targets = compute_features(
-            lambda images: matched.select(engine.logits(images)), loader.batches(), len(source), done, told
+            lambda images: matched.select(engine.logits(images)),
+            loader.batches(),
+            len(source),
+            lambda done: progress(done, len(source)),
+            told,
         )
     return ClassifierOutput(logits, targets, dict(loader.unreadable))

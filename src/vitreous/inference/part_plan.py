@@ -7,23 +7,33 @@ other or at once, can do whichever parts are missing.
 from __future__ import annotations
 
 import json
+import logging
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from vitreous.arguments import Count
 from vitreous.config.data import Preprocess
-from vitreous.config.engine import EngineName, Precision
+from vitreous.config.engine import EngineChoice, EngineName, Precision
 from vitreous.config.fields import from_fields
 from vitreous.data.source import Source
 from vitreous.errors import UserError
+from vitreous.inference.engine import InferenceModel
+from vitreous.inference.engine_cache import EngineCache, Variant
+from vitreous.inference.engine_folder import is_engine
+from vitreous.inference.opening import open_engine, open_model
 from vitreous.inputs import parse_json, read_text
+from vitreous.storage.digest import sha256_file
 from vitreous.storage.files import create_file
+from vitreous.storage.manifest import MANIFEST
 from vitreous.storage.overwrite import GENERATOR, output_folder
+from vitreous.weights.bundle import bundle_digest
+
+log = logging.getLogger("vitreous")
 
 Format = Literal["parquet", "jsonl"]
 
@@ -141,3 +151,58 @@ def check_plan(out: Path, there: Plan, asked: Plan) -> None:
                 f"{out}: holds predictions {difference.format(there=there, asked=asked)}; repeat the command that "
                 "began it, or choose another folder."
             )
+
+
+class IdentifiedModel(NamedTuple):
+    """A model that is ready to be asked, and a digest of its weights, its preprocessing and its labels."""
+
+    model: InferenceModel
+    digest: str
+
+
+@dataclass(frozen=True)
+class ModelRequest:
+    """How a model is opened, by whichever process."""
+
+    model: str
+    """Its path."""
+    engine: EngineChoice
+    precision: Precision | None
+    preprocess: Preprocess | str | None
+    merge: int | None
+    device: str
+    classifier: bool
+    """Refuse a model that has none."""
+    engine_preferred: bool = False
+    """The engine is what another process chose, not a person: if its int8 was not verified here, fp32 will do."""
+
+    @property
+    def exported(self) -> bool:
+        """Whether it is an exported model, which has its own engine."""
+        return is_engine(Path(self.model))
+
+    def preferring(self, engine: EngineName, precision: Precision) -> ModelRequest:
+        """The same with this engine, unless the person chose one."""
+        if self.engine != "auto" or self.precision not in (None, precision) or self.exported:
+            return self
+        return replace(self, engine=engine, precision=precision, engine_preferred=self.precision is None)
+
+    def open(self, images: int = 1) -> IdentifiedModel:
+        """The model, ready to be asked about this number of images."""
+        path, exported, precision = Path(self.model), self.exported, self.precision
+        bundle = None if exported else open_model(self.model, self.preprocess, self.merge)
+        may_fall_back = self.engine_preferred and precision == "int8"
+        if may_fall_back and bundle is not None and EngineCache(bundle).get(Variant("openvino", "int8")) is None:
+            log.info("engine: int8 was not verified for this model on this processor, so fp32 computes here.")
+            precision = "fp32"
+        model = open_engine(
+            path if bundle is None else bundle,
+            engine=self.engine,
+            precision=precision,
+            preprocess=self.preprocess if exported else None,
+            merge=self.merge if exported else None,
+            device=self.device,
+            images=images,
+            classifier=self.classifier,
+        )
+        return IdentifiedModel(model, sha256_file(path / MANIFEST) if bundle is None else bundle_digest(bundle))

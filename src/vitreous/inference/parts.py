@@ -11,30 +11,27 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from hashlib import sha256
 from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from vitreous.config.data import Preprocess
-from vitreous.config.engine import EngineChoice, EngineName, Precision
+from vitreous.callbacks import Progress, no_progress
 from vitreous.config.fields import from_fields
 from vitreous.data.packed import ArraySource
 from vitreous.data.source import Source
 from vitreous.data.unreadable import check_unreadable
 from vitreous.errors import UserError
-from vitreous.inference.engine import InferenceModel
-from vitreous.inference.engine_cache import EngineCache, Variant
-from vitreous.inference.engine_folder import is_engine
 from vitreous.inference.memory_needs import check_inference_memory
-from vitreous.inference.opening import open_engine, open_model
 from vitreous.inference.part_plan import (
     NOTES,
     Format,
+    IdentifiedModel,
+    ModelRequest,
     Plan,
     check_plan,
     choose_part_size,
@@ -42,13 +39,11 @@ from vitreous.inference.part_plan import (
     digest_names,
     read_plan,
 )
-from vitreous.inference.predict import Prediction, Progress, named_images, predict_images
+from vitreous.inference.predict import Prediction, named_images, predict_images
 from vitreous.inputs import as_text, read_json
 from vitreous.storage.digest import sha256_file, sha256_json
 from vitreous.storage.files import write_file
-from vitreous.storage.manifest import MANIFEST
 from vitreous.storage.overwrite import GENERATOR
-from vitreous.weights.bundle import bundle_digest
 
 if TYPE_CHECKING:
     from vitreous.inference.ray_cluster import Cluster
@@ -89,7 +84,7 @@ def predict_to_folder(
     work_slice: tuple[int, int] = (1, 1),
     batch_size: int | None = None,
     cluster: Cluster | None = None,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
 ) -> PredictedParts:
     """Do the missing parts of a slice of the work, here or on a cluster.
 
@@ -112,8 +107,7 @@ def predict_to_folder(
         within(0, 0)
 
     def within(count: int, _: int) -> None:
-        if progress is not None:
-            progress(done + count, total)
+        progress(done + count, total)
 
     def images(part: int) -> list[Source]:
         return plan.images_of(part, sources)
@@ -136,8 +130,8 @@ def predict_to_folder(
     wanted = f"{plan.engine}-{plan.precision}"
     if others := sum(count for engine, count in engines.items() if engine != wanted):
         log.info(
-            f"engine: {others:,} of {len(parts):,} parts were not computed by {wanted}, which was not verified for this "
-            "model on the machines that did them."
+            f"engine: {others:,} of {len(parts):,} parts were not computed by {wanted}, which was not verified for "
+            "this model on the machines that did them."
         )
     return PredictedParts(out, plan.format, len(parts), kept, done, unreadable, engines)
 
@@ -171,61 +165,6 @@ def _open_plan(
     elif not create_plan(out, plan):  # another process was faster
         return _open_plan(out, request, sources, top, embed)
     return there or plan, opened
-
-
-class IdentifiedModel(NamedTuple):
-    """A model that is ready to be asked, and a digest of its weights, its preprocessing and its labels."""
-
-    model: InferenceModel
-    digest: str
-
-
-@dataclass(frozen=True)
-class ModelRequest:
-    """How a model is opened, by whichever process."""
-
-    model: str
-    """Its path."""
-    engine: EngineChoice
-    precision: Precision | None
-    preprocess: Preprocess | str | None
-    merge: int | None
-    device: str
-    classifier: bool
-    """Refuse a model that has none."""
-    engine_preferred: bool = False
-    """The engine is what another process chose, not a person: if its int8 was not verified here, fp32 will do."""
-
-    @property
-    def exported(self) -> bool:
-        """Whether it is an exported model, which has its own engine."""
-        return is_engine(Path(self.model))
-
-    def preferring(self, engine: EngineName, precision: Precision) -> ModelRequest:
-        """The same with this engine, unless the person chose one."""
-        if self.engine != "auto" or self.precision not in (None, precision) or self.exported:
-            return self
-        return replace(self, engine=engine, precision=precision, engine_preferred=True)
-
-    def open(self, images: int = 1) -> IdentifiedModel:
-        """The model, ready to be asked about this number of images."""
-        path, exported, precision = Path(self.model), self.exported, self.precision
-        bundle = None if exported else open_model(self.model, self.preprocess, self.merge)
-        int8 = self.engine_preferred and precision == "int8" and bundle is not None
-        if int8 and bundle is not None and EngineCache(bundle).get(Variant("openvino", "int8")) is None:
-            log.info("engine: int8 was not verified for this model on this processor, so fp32 computes here.")
-            precision = "fp32"
-        model = open_engine(
-            path if bundle is None else bundle,
-            engine=self.engine,
-            precision=precision,
-            preprocess=self.preprocess if exported else None,
-            merge=self.merge if exported else None,
-            device=self.device,
-            images=images,
-            classifier=self.classifier,
-        )
-        return IdentifiedModel(model, sha256_file(path / MANIFEST) if bundle is None else bundle_digest(bundle))
 
 
 @dataclass(frozen=True)
@@ -320,7 +259,7 @@ class PartWorker:
         self.batch_size = min(batch_size or engine.batch_size, folder.plan.part_size)
         check_inference_memory(self.model.config, engine.preprocess, self.batch_size)
 
-    def do(self, part: int, images: Sequence[Source], progress: Progress | None = None) -> PartRecord:
+    def do(self, part: int, images: Sequence[Source], progress: Progress = no_progress) -> PartRecord:
         """Predict the images of a part, and write it."""
         plan = self.folder.plan
         for number, source in enumerate(images):

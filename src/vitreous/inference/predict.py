@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
@@ -14,6 +14,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from vitreous.callbacks import Progress, no_progress
 from vitreous.data.decode import ImageError
 from vitreous.data.opening import check_found, open_folder_of_images
 from vitreous.data.pipeline import Viewed, ViewPipeline, map_ahead
@@ -22,8 +23,6 @@ from vitreous.data.source import Source
 from vitreous.data.view import IMAGE_TYPES, ImageInput, Sample, check_image
 from vitreous.inference.engine import InferenceModel
 
-Progress = Callable[[int, int], None]
-"""Called with images done and images in all."""
 NamedImage = tuple[str, ImageInput]
 """An image, after the name that its prediction has."""
 
@@ -84,7 +83,7 @@ def predict_images(
     batch_size: int,
     embed: bool = False,
     threads: int | None = None,
-    progress: Progress | None = None,
+    progress: Progress = no_progress,
 ) -> Iterator[Prediction]:
     """Predictions as they are made, in order. Memory does not grow with the number of images.
 
@@ -118,8 +117,7 @@ def predict_images(
                 likeliest = _likeliest(next(probabilities), labels, top) if labels else ()
                 yield Prediction(name, likeliest, embedding=next(vectors) if embed else None)
         done += len(batch)
-        if progress is not None:
-            progress(done, count)
+        progress(done, count)
 
 
 def _likeliest(probabilities: Tensor, labels: Sequence[str], top: int) -> tuple[LabelScore, ...]:

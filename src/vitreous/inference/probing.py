@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vitreous.callbacks import Progress, no_progress
 from vitreous.data.batch import Batch
 from vitreous.data.loader import Loader, choose_workers
 from vitreous.data.source import Data, Source, Split
@@ -106,9 +107,9 @@ class FeatureReader:
     def __init__(
         self,
         model: InferenceModel,
-        batch_size: int | None,
-        workers: int | None,
-        progress: Callable[[int, int], None] | None,
+        batch_size: int | None = None,
+        workers: int | None = None,
+        progress: Progress = no_progress,
     ) -> None:
         self.model, self.workers, self.progress = model, workers, progress
         self.engine = model.engine
@@ -160,14 +161,16 @@ class FeatureReader:
             cache_bytes=0,
             normalised=False,
         )
-        progress, seen = self.progress, torch.zeros(len(source), dtype=torch.bool)
+        seen = torch.zeros(len(source), dtype=torch.bool)
 
         def batches() -> Iterator[Batch]:
             for batch in loader.batches():
                 seen[batch.index] = True
                 yield batch
 
-        told = None if progress is None else lambda done: progress(done, len(source))
+        def told(done: int) -> None:
+            self.progress(done, len(source))
+
         try:
             features, _ = compute_features(self.engine.representations, batches(), len(source), told)
         finally:

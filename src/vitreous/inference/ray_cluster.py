@@ -26,7 +26,8 @@ from vitreous.config.fields import from_fields
 from vitreous.data.pipeline import usable_cores
 from vitreous.data.source import Source
 from vitreous.errors import MachineError, UserError
-from vitreous.inference.parts import ModelRequest, PartFolder, PartRecord, PartWorker
+from vitreous.inference.part_plan import ModelRequest
+from vitreous.inference.parts import PartFolder, PartRecord, PartWorker
 from vitreous.inputs import reason
 from vitreous.interrupt import SIGNALS
 

@@ -65,8 +65,8 @@ class FileOptions(PredictOptions[R]):
     ) -> PredictedParts:
         """Write the predictions for all images into the files of a folder, or go on where it was interrupted."""
         from vitreous.data.opening import check_found, open_every_image
-        from vitreous.inference.part_plan import parse_slice, read_plan
-        from vitreous.inference.parts import ModelRequest, predict_to_folder
+        from vitreous.inference.part_plan import ModelRequest, parse_slice, read_plan
+        from vitreous.inference.parts import predict_to_folder
         from vitreous.inference.ray_cluster import open_cluster, require_ray
         from vitreous.storage.overwrite import output_folder
 

@@ -96,7 +96,7 @@ def measure_fine_tuned(
     tune = _fine_tune_1k if protocol == "vtab-1k" else _fine_tune_full
     if seconds is None:
         return _test(context, task, protocol, tune(context, task, None), None, len(test))
-    reader = FeatureReader(open_in_torch(context.given, str(context.runtime.device)), None, 0, None)
+    reader = FeatureReader(open_in_torch(context.given, str(context.runtime.device)), None, 0)
     image = seconds_per_image(reader.compute, test, SEED)
     testing = 1.2 * image * len(test) + (CONVERTING if image * len(test) > CONVERSION_PAYS_SECONDS else 2.0)
     testing = min(TESTING * seconds, testing)
@@ -127,7 +127,11 @@ def _fine_tune_1k(context: TransferContext, task: OpenTask, seconds: float | Non
             trials.append(TransferTrial(lost, 0.0, len(cut.val)))
             continue
         tried[rate] = result
-        trials.append(_trial(result, rate))
+        assert result.validation is not None
+        settings: dict[str, Setting] = {"optimizer.learning_rate": rate, "steps": result.steps}
+        if result.probe is not None and result.probe.accuracy is not None:
+            settings["accuracy before the first step"] = result.probe.accuracy
+        trials.append(TransferTrial(settings, result.validation.top1, result.validation.n))
     if not tried:
         raise UserError("its loss left the numbers at every learning rate that was tried.")
     best = max(tried, key=lambda rate: _quality(tried[rate]))
@@ -261,15 +265,6 @@ def _flops(result: FitResult, forward: int, evaluations: int) -> float:
     start = result.images if result.probe is not None else 0
     looks = 0 if result.validation is None else (evaluations + 1) * result.validation.n
     return result.spent.flops + forward * (start + looks)
-
-
-def _trial(result: FitResult, rate: float) -> TransferTrial:
-    found = result.validation
-    assert found is not None
-    settings: dict[str, Setting] = {"optimizer.learning_rate": rate, "steps": result.steps}
-    if result.probe is not None and result.probe.accuracy is not None:
-        settings["accuracy before the first step"] = result.probe.accuracy
-    return TransferTrial(settings, found.top1, found.n)
 
 
 def _quality(result: FitResult) -> tuple[float, float]:

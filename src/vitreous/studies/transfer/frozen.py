@@ -104,7 +104,7 @@ def subset_in_time(
     """As many images of each split as fit into the time: random ones to measure, alike of each class to learn."""
     began, data, linear = time.perf_counter(), task.data, "linear" in protocols
     test = data.splits["test"]
-    image = seconds_per_image(FeatureReader(model, None, workers, None).compute, test, SEED)
+    image = seconds_per_image(FeatureReader(model, None, workers).compute, test, SEED)
     learn = seconds_to_learn(model.config.features, len(data.classes)) if linear else 0.0
     known: dict[Split, Source] = {
         split: source for split, source in data.splits.items() if split == "train" or (split == "val" and linear)
