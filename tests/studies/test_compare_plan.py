@@ -13,11 +13,11 @@ from vitreous.distributed.meter import Cost
 from vitreous.distributed.world import ALONE
 from vitreous.model.family import count_flops, named_config
 from vitreous.report.compared import Cell, Compared, Trial
-from vitreous.studies.compare.cells import equal_epochs, read_candidates
+from vitreous.studies.compare.cells import equal_epochs
 from vitreous.studies.compare.compare import choose_rates
 from vitreous.studies.compare.plan import CellKey, ModelSpeed, cells_of, check_fits, equal_flops, plan_comparison
 from vitreous.studies.compare.remarks import Judged, first_on_most, remarks
-from vitreous.studies.compare.request import CompareRequest
+from vitreous.studies.compare.request import CompareRequest, read_candidates
 from vitreous.training.deadline import Deadline, parse_budget
 
 REQUEST = CompareRequest("d.npz", models=("fast", "slow"), fractions=(0.1, 1.0), seeds=2, budget="1h")

@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from vitreous.callbacks import Callbacks
-from vitreous.config.overrides import as_texts, parse_overrides
+from vitreous.config.overrides import as_texts
 from vitreous.config.train import Training
 from vitreous.data.source import Data, Source, Split
 from vitreous.data.subset import random_subset
 from vitreous.distributed.meter import Cost
 from vitreous.errors import UserError
 from vitreous.evaluation.classify import ClassificationResult, wilson
+from vitreous.explain.analysis.bias import measure_bias
+from vitreous.explain.analysis.bias_numbers import Bias
 from vitreous.inference.engine import open_in_torch
 from vitreous.inference.evaluation import measure_classifier
-from vitreous.inference.memory_needs import check_training_memory
+from vitreous.inference.memory_needs import check_training_memory, choose_bias_batch
 from vitreous.inference.opening import open_classifier
 from vitreous.inputs import read_json
-from vitreous.model.family import check_one_size, named_config
 from vitreous.report.compared import Cell, Trial
 from vitreous.storage.files import write_file
 from vitreous.studies.compare.plan import GRID, TRIAL, CellKey, ComparePlan
-from vitreous.studies.compare.request import CompareRequest
+from vitreous.studies.compare.request import Candidate, CompareRequest
 from vitreous.studies.folder import finished
 from vitreous.training.context import Runtime
 from vitreous.training.folder import RESULT, read_config
@@ -38,7 +38,7 @@ from vitreous.training.result import FitResult
 from vitreous.training.start import choose_training, split_for
 from vitreous.training.step import StepSchedule
 from vitreous.training.train import train
-from vitreous.weights.bundle import Bundle
+from vitreous.weights.bundle import Bundle, weights_digest
 
 RECIPE = "plain"
 """The one recipe for every model: nothing in it can only be done by some networks."""
@@ -50,60 +50,6 @@ MEASURED, DIVERGED = "measured.json", "diverged.json"
 """What a comparison adds to a run folder."""
 COUNTED_STEPS = 100
 """Steps over which the cost of one is averaged, as a keep schedule changes it on the way."""
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """One model of a comparison."""
-
-    name: str
-    """As the person wrote it."""
-    model: str | None
-    """The preset to train; None for a finished model."""
-    overrides: dict[str, str] = field(default_factory=dict)
-    """Fields of its configuration that were set otherwise, such as {"model.window": "3"}."""
-
-    @property
-    def folder(self) -> str:
-        """A name for its folder."""
-        return re.sub(r"[^\w.+@=-]", "_", self.name.strip("/").replace("/", "-"))
-
-
-def read_candidates(models: Sequence[str | Path], image_size: int | None) -> tuple[Candidate, ...]:
-    """The models, each once: presets such as "Ti/16", with fields as in "P/4@32:attention=axial", or paths."""
-    if not models:
-        raise UserError("models: none given; name some, such as Ti/16 and bit-r50x1, or give paths of runs or bundles.")
-    found = [_read_candidate(str(model), image_size) for model in models]
-    folders = [candidate.folder for candidate in found]
-    for candidate in found:
-        if folders.count(candidate.folder) > 1:
-            raise UserError(f"models: {candidate.name} is given twice; name each model once.")
-    return tuple(found)
-
-
-def _read_candidate(text: str, image_size: int | None) -> Candidate:
-    if not text.strip():
-        raise UserError("models: an empty name; give names and paths with single commas between them.")
-    try:
-        if Path(text).exists():
-            return Candidate(str(Path(text)), None)
-    except (OSError, ValueError):  # too long a name, or a null byte
-        pass
-    name, *settings = text.split(":")
-    try:
-        config = named_config(name)
-    except UserError as error:
-        if text.startswith("hf:"):
-            return Candidate(text, None)
-        raise UserError(
-            f"{str(error).rstrip('.?')}, or the path of a run or a bundle; nothing lies at {text}."
-        ) from None
-    check_one_size(name, image_size)
-    overrides = {f"model.{field}": value for field, value in parse_overrides(settings).items()}
-    for change in overrides:
-        if not hasattr(config, change.removeprefix("model.")):
-            raise UserError(f"model {text!r}: {name} has no field {change.removeprefix('model.')!r}; leave it out.")
-    return Candidate(text, name, overrides)
 
 
 @dataclass(frozen=True)
@@ -296,3 +242,19 @@ def step_flops(training: Training, images: int) -> float:
     return (
         training_work(training, COUNTED_STEPS * batch, StepSchedule(COUNTED_STEPS), COUNTED_STEPS).flops / COUNTED_STEPS
     )
+
+
+def model_bias(bundle: Bundle, images: Source, saved: Path, workers: int) -> Bias:
+    """The bias of a model on these images; read from the file `saved` if it was measured before."""
+    measured = {"weights": weights_digest(bundle.model), "images": [images.key(i) for i in range(len(images))]}
+    try:
+        found = read_json(saved) if saved.exists() else {}
+        if all(found.get(name) == value for name, value in measured.items()):
+            return Bias.from_json(found["bias"])
+    except (UserError, KeyError, TypeError, ValueError, AttributeError):  # damaged: it is measured again
+        pass
+    batch = choose_bias_batch(bundle)
+    source = images.relabelled(bundle.labels)
+    bias = measure_bias(bundle.model, bundle.preprocess, source, batch_size=batch, workers=workers)
+    write_file(saved, json.dumps({**measured, "bias": bias.to_json()}) + "\n")
+    return bias

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -17,27 +16,22 @@ from vitreous.data.source import Source, Split
 from vitreous.data.subset import balanced_order, random_subset
 from vitreous.distributed.meter import Cost, Meter
 from vitreous.errors import UserError
-from vitreous.explain.analysis.bias import measure_bias
 from vitreous.explain.analysis.bias_numbers import Bias
-from vitreous.inference.memory_needs import choose_bias_batch
 from vitreous.inference.opening import open_classifier
 from vitreous.inference.speed import machine_features
-from vitreous.inputs import read_json
 from vitreous.interrupt import Interrupted
 from vitreous.model.family import build_network
 from vitreous.report.compared import Cell, Comparison, Trial, share_text
 from vitreous.report.comparison import comparison_page
-from vitreous.storage.files import write_file
 from vitreous.studies.compare.cells import (
     SPLIT_SEED,
-    Candidate,
     CompareContext,
     check_training,
     is_done,
     learning_rates,
     measure_model,
     measured_split,
-    read_candidates,
+    model_bias,
     step_flops,
     train_cell,
     try_rate,
@@ -53,14 +47,14 @@ from vitreous.studies.compare.plan import (
     plan_comparison,
 )
 from vitreous.studies.compare.remarks import Judged, describe_model, first_on_most, remarks, shared_settings
-from vitreous.studies.compare.request import CompareRequest
+from vitreous.studies.compare.request import Candidate, CompareRequest, read_candidates
 from vitreous.studies.folder import StoppedError, StudyConfig, hold_study, open_study, write_result
 from vitreous.studies.timing import seconds_per_image, seconds_per_step
 from vitreous.training.context import Runtime
 from vitreous.training.deadline import Deadline
 from vitreous.training.folder import CONFIG, DataIdentity
 from vitreous.training.start import split_for
-from vitreous.weights.bundle import Bundle, weights_digest
+from vitreous.weights.bundle import Bundle
 
 WRITING_SECONDS = 2.0
 """What the page takes on two quiet cores."""
@@ -155,22 +149,18 @@ def _deadline(
 
 
 def _check_growth(saved: StudyConfig, request: CompareRequest, folder: Path) -> None:
-    """Refuse to go on with less than was asked for before."""
+    """Refuse to go on with less than was asked for before, or with another budget for what was planned with one."""
     before = saved.request
     assert isinstance(before, CompareRequest)
-    if saved.plan and before.budget != request.budget:
+    if saved.plan:
         saved.check_same(replace(saved, request=replace(before, budget=request.budget)), {}, folder)
-    for name in ("models", "fractions"):
-        if missing := [one for one in getattr(before, name) if one not in getattr(request, name)]:
+    for name in GROWING:
+        theirs, ours = getattr(before, name), getattr(request, name)
+        if ours < theirs if isinstance(theirs, int) else not set(theirs) <= set(ours):
             raise UserError(
-                f"{folder}: holds a comparison with {missing[0]} among its {name}; name it too (more may be added), "
-                "begin anew with --overwrite, or write to another folder (--out)."
+                f"{folder}: holds a comparison with {name}={theirs!r}, not {ours!r}; more may be added, but none left "
+                "out: name all, begin anew with --overwrite, or write to another folder (--out)."
             )
-    if request.seeds < before.seeds:
-        raise UserError(
-            f"{folder}: holds a comparison with seeds={before.seeds}, not {request.seeds}; give as many or more, begin "
-            "anew with --overwrite, or write to another folder (--out)."
-        )
 
 
 def _settle(
@@ -184,8 +174,8 @@ def _settle(
     new = [candidate.name for candidate in models.candidates if candidate.name not in known]
     speeds = {name: _measure_speed(context, models, name) for name in new}
     if before is not None:
-        for name, speed in speeds.items():
-            check_fits(name, speed, before, context.folder)
+        for name in speeds.keys() & models.trainings.keys():
+            check_fits(name, speeds[name], before, context.folder)
         return replace(before, image_seconds={**known, **{name: speed.image for name, speed in speeds.items()}})
     any_training = next(iter(models.trainings.values()))
     return plan_comparison(
@@ -212,21 +202,17 @@ def _measure_speed(context: CompareContext, models: ComparedModels, name: str) -
 
 
 def _say_plan(context: CompareContext, plan: ComparePlan, to_train: Mapping[str, Candidate]) -> None:
-    say, request = context.callbacks.message, context.request
+    say, request, trial = context.callbacks.message, context.request, f"{TRIAL * plan.cell_seconds:.3g} s"
     keys = cells_of(list(to_train), request)
-    left = sum(not is_done(context.cell_place(key, to_train[key.model])) for key in keys)
-    done = f" ({len(keys) - left} are finished)" if left < len(keys) else ""
-    each = "s each" if request.equal == "time" else "s each on average"
-    trials = (
-        f", and before them {len(to_train) * len(GRID)} trials of {TRIAL * plan.cell_seconds:.3g} s to choose learning "
-        "rates"
+    done = sum(is_done(context.cell_place(key, to_train[key.model])) for key in keys)
+    average = " on average" if request.equal == "flops" else ""
+    say(f"{len(keys)} cells of {plan.cell_seconds:g} s each{average}{f' ({done} are finished)' if done else ''}.")
+    say(
+        f"Before them, {len(to_train) * len(GRID)} trials of {trial} choose learning rates."
+        if plan.tuned
+        else f"There is no time to try learning rates (a trial of {trial} is too short for the slowest model): every "
+        "model has the recipe's own."
     )
-    say(f"{len(keys)} cells of {plan.cell_seconds:g} {each}{done}{trials * plan.tuned}.")
-    if not plan.tuned:
-        say(
-            f"There is no time to try learning rates (a trial of {TRIAL * plan.cell_seconds:.3g} s is too short for "
-            "the slowest model): every model has the recipe's own."
-        )
     say(
         f"Every training looks {plan.evaluations} times at the same {plan.val_images:,} validation images; accuracies "
         f"are of the same {plan.measured_images:,} images."
@@ -298,14 +284,10 @@ def _train_cells(
         cell = train_cell(context, key, candidate, rates[key.model], plan)
         if not before:
             what = f"{key.model}, {share_text(key.fraction)} of the images, seed {key.seed}"
-            context.callbacks.message(f"cell {number} of {len(keys)} ({what}): {_cell_text(cell)}")
+            found = f"{cell.accuracy:.1%} of {cell.n:,} images, {cell.settings.get('steps', 0):,} steps"
+            found = "diverged" if cell.spent is None else f"{found}, {cell.spent.seconds:.0f} s"
+            context.callbacks.message(f"cell {number} of {len(keys)} ({what}): {found}")
         yield cell
-
-
-def _cell_text(cell: Cell) -> str:
-    if cell.spent is None:
-        return "diverged"
-    return f"{cell.accuracy:.1%} of {cell.n:,} images, {cell.settings['steps']:,} steps, {cell.spent.seconds:.0f} s"
 
 
 def _measure_finished(context: CompareContext, name: str, bundle: Bundle, images: Source) -> Cell:
@@ -338,23 +320,7 @@ def _measure_biases(
         if one.name in chosen:
             bundle = open_classifier(chosen[one.name].place)  # its network may be moved, and follows gradients
             kept = context.folder / "bias" / f"{one.folder}.json"
-            yield ModelBias(one.name, _measure_bias(bundle, some, kept, context.runtime.workers))
-
-
-def _measure_bias(bundle: Bundle, images: Source, saved: Path, workers: int) -> Bias:
-    """The bias of a model on these images; read from the file `saved` if it was measured before."""
-    measured = {"weights": weights_digest(bundle.model), "images": [images.key(i) for i in range(len(images))]}
-    try:
-        found = read_json(saved) if saved.exists() else {}
-        if all(found.get(name) == value for name, value in measured.items()):
-            return Bias.from_json(found["bias"])
-    except (UserError, KeyError, TypeError, ValueError, AttributeError):  # damaged: it is measured again
-        pass
-    batch = choose_bias_batch(bundle)
-    source = images.relabelled(bundle.labels)
-    bias = measure_bias(bundle.model, bundle.preprocess, source, batch_size=batch, workers=workers)
-    write_file(saved, json.dumps({**measured, "bias": bias.to_json()}) + "\n")
-    return bias
+            yield ModelBias(one.name, model_bias(bundle, some, kept, context.runtime.workers))
 
 
 def _result(

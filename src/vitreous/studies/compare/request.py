@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Annotated
 
 from vitreous.arguments import Budget, Count, Pixels
+from vitreous.config.overrides import parse_overrides
 from vitreous.config.study import Equal
 from vitreous.errors import UserError
 from vitreous.wording import Range
@@ -51,3 +53,59 @@ class CompareRequest:
                 raise UserError(f"fractions: {fraction:g} is given twice; give each once.")
         if owned := [name for name in OWN if name in self.overrides]:
             raise UserError(f"{owned[0]}: a comparison chooses it itself, for all models alike; leave it out.")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One model of a comparison."""
+
+    name: str
+    """As the person wrote it."""
+    model: str | None
+    """The preset to train; None for a finished model."""
+    overrides: dict[str, str] = field(default_factory=dict)
+    """Fields of its configuration that were set otherwise, such as {"model.window": "3"}."""
+
+    @property
+    def folder(self) -> str:
+        """A name for its folder."""
+        return re.sub(r"[^\w.+@=-]", "_", self.name.strip("/").replace("/", "-"))
+
+
+def read_candidates(models: Sequence[str | Path], image_size: int | None) -> tuple[Candidate, ...]:
+    """The models, each once: presets such as "Ti/16", with fields as in "P/4@32:attention=axial", or paths."""
+    if not models:
+        raise UserError("models: none given; name some, such as Ti/16 and bit-r50x1, or give paths of runs or bundles.")
+    found = [_read_candidate(str(model), image_size) for model in models]
+    folders = [candidate.folder for candidate in found]
+    for candidate in found:
+        if folders.count(candidate.folder) > 1:
+            raise UserError(f"models: {candidate.name} is given twice; name each model once.")
+    return tuple(found)
+
+
+def _read_candidate(text: str, image_size: int | None) -> Candidate:
+    if not text.strip():
+        raise UserError("models: an empty name; give names and paths with single commas between them.")
+    try:
+        if Path(text).exists():
+            return Candidate(str(Path(text)), None)
+    except (OSError, ValueError):  # too long a name, or a null byte
+        pass
+    from vitreous.model.family import check_one_size, named_config
+
+    name, *settings = text.split(":")
+    try:
+        config = named_config(name)
+    except UserError as error:
+        if text.startswith("hf:"):
+            return Candidate(text, None)
+        raise UserError(
+            f"{str(error).rstrip('.?')}, or the path of a run or a bundle; nothing lies at {text}."
+        ) from None
+    check_one_size(name, image_size)
+    overrides = {f"model.{field}": value for field, value in parse_overrides(settings).items()}
+    for change in overrides:
+        if not hasattr(config, change.removeprefix("model.")):
+            raise UserError(f"model {text!r}: {name} has no field {change.removeprefix('model.')!r}; leave it out.")
+    return Candidate(text, name, overrides)
