@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-
 Progress = Callable[[int, int], None]
 """Called with how many are done, and how many there are."""
 

@@ -15,7 +15,9 @@ from vitreous.data.source import open_data
 from vitreous.data.view import Sample
 from vitreous.inference.engine import InferenceModel
 from vitreous.inference.predict import ImageList
-from vitreous.verbs.predict import PredictImages, predict
+from vitreous.verbs.evaluate import evaluate
+from vitreous.verbs.predict import PredictImages, predict, predict_many
+from vitreous.verbs.probe import probe
 from vitreous.weights.bundle import load_bundle, save_bundle
 
 
@@ -176,3 +178,22 @@ def test_a_path_takes_little_more_than_its_letters(tmp_path):
     tracemalloc.stop()
     assert (len(images), sum(1 for _ in images)) == (2000, 2000)
     assert held < 60 * 2000
+
+
+def test_the_device_is_the_one_that_was_named(bundle, tmp_path, subtests, monkeypatch):
+    """By whoever asks an engine; what no device is, and one that the engine does not use, are refused."""
+    data = make_images(tmp_path / "p", count=2)
+    asked = {
+        "predict": lambda **more: predict(bundle, data, **more),
+        "predict_many": lambda **more: predict_many(bundle.path, data, tmp_path / "o", **more),
+        "evaluate": lambda **more: evaluate(bundle, data, **more),
+        "probe": lambda **more: probe(bundle, data, **more),
+    }
+    monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path / "cache"))
+    for name, ask in asked.items():
+        with subtests.test(name):
+            with pytest.raises(UserError, match="device 'tpx'"):
+                ask(device="tpx")
+            with pytest.raises(UserError, match="device 'cuda': .*openvino"):
+                ask(device="cuda", engine="openvino")
+            assert ask(device="cpu")

@@ -213,6 +213,18 @@ def test_a_cluster_with_gpus_takes_an_exported_model_as_it_is(bundle, exported, 
         assert [row["label"] for row in rows(tmp_path / engine)] == ["red"] * EACH
 
 
+def test_auto_is_no_address(bundle, all_images, tmp_path, monkeypatch):
+    """It is whichever cluster Ray finds, or this machine."""
+    addresses = []
+    monkeypatch.setattr("vitreous.inference.ray_cluster.require_ray", lambda: None)
+    monkeypatch.setattr(
+        "vitreous.inference.ray_cluster.open_cluster", lambda one: addresses.append(one) or nullcontext()
+    )
+    for given in ("auto", "10.0.0.5:6379"):
+        predict_many(bundle, all_images / "red", tmp_path / "o", ray=given)
+    assert addresses == [None, "10.0.0.5:6379"]
+
+
 def test_a_cluster_can_be_opened_in_any_thread(monkeypatch):
     """Signals belong to the main one."""
     ray = SimpleNamespace(

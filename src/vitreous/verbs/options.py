@@ -91,6 +91,17 @@ class EngineOptions(PreprocessOption, EngineOption):
     batch_size: Count | None = None
     """COUNT: How many images to pass through the model at once. Default: what is fastest."""
 
+    def check_device(self, model: str | Path | Bundle) -> bool:
+        """Refuse a device that the engine does not use; whether the model is an exported one."""
+        from vitreous.inference.engine_folder import is_engine
+        from vitreous.weights.bundle import Bundle
+
+        exported = not isinstance(model, Bundle) and is_engine(Path(model))
+        if self.device not in ("auto", "cpu") and (exported or self.engine not in ("auto", "torch")):
+            which = f"{model} is computed" if exported else f"the engine {self.engine} computes"
+            raise UserError(f"device {self.device!r}: {which} on the processor; leave the device out.")
+        return exported
+
     def open_engine(
         self,
         model: str | Path | Bundle,
@@ -101,14 +112,9 @@ class EngineOptions(PreprocessOption, EngineOption):
         classifier: bool = True,
     ) -> InferenceModel:
         """The model in the engine of these options, ready for this number of images. precision: if none was given."""
-        from vitreous.inference.engine_folder import is_engine
         from vitreous.inference.opening import open_engine
-        from vitreous.weights.bundle import Bundle
 
-        exported = not isinstance(model, Bundle) and is_engine(Path(model))
-        if self.device not in ("auto", "cpu") and (exported or self.engine not in ("auto", "torch")):
-            which = f"{model} is computed" if exported else f"the engine {self.engine} computes"
-            raise UserError(f"device {self.device!r}: {which} on the processor; leave the device out.")
+        exported = self.check_device(model)
         return open_engine(
             model,
             engine=self.engine,

@@ -70,6 +70,7 @@ class FileOptions(PredictOptions[R]):
         from vitreous.inference.ray_cluster import open_cluster, require_ray
         from vitreous.storage.overwrite import output_folder
 
+        self.check_device(model)
         if self.ray is not None:
             require_ray()
         work_slice = parse_slice(self.part) if self.part is not None else (1, 1)
@@ -89,7 +90,8 @@ class FileOptions(PredictOptions[R]):
         )
         if self.ray is not None:
             request.open()  # what is wrong with the model is said before a cluster is waited for
-        with nullcontext() if self.ray is None else open_cluster(self.ray) as cluster:
+        address = None if self.ray == "auto" else self.ray
+        with nullcontext() if self.ray is None else open_cluster(address) as cluster:
             if cluster is not None and cluster.gpus and self.device != "cpu" and read_plan(place) is None:
                 request = request.preferring("torch", "fp32")
             return predict_to_folder(
