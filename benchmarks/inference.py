@@ -129,19 +129,19 @@ def model_section(args: argparse.Namespace) -> dict[str, Any]:
         engines: dict[str, Engine] = {"PyTorch": TorchEngine(bundle.model, bundle.preprocess)}
         shape = (1, 3, 224, 224)
         plain = ov.convert_model(_Normalised(bundle), example_input=torch.zeros(shape), input=[shape])
-        quantised = nncf.quantize(
+        quantized = nncf.quantize(
             plain,
             nncf.Dataset([_normalise(view) for view in views]),
             model_type=nncf.ModelType.TRANSFORMER,
         )
         ours = convert_model(bundle, "openvino", views[:4])
-        quantised_ours = quantise_unjudged(ours, views)
-        for name, model in (("fp32", ours.model), ("int8", quantised_ours)):
+        quantized_ours = quantize_random(ours, views)
+        for name, model in (("fp32", ours.model), ("int8", quantized_ours)):
             engines[f"vitreous openvino {name}"] = type(ours.engine)(model, bundle.preprocess, name)  # type: ignore[call-arg]
         before = measure_speeds(engines)  # `auto` chooses by a measurement of its own, before it is used
         taken = max(before, key=lambda name: before[name])
         jobs = {name: _asking(engine) for name, engine in engines.items()}
-        jobs |= {f"OpenVINO {name}": _streaming(graph) for name, graph in (("fp32", plain), ("int8", quantised))}
+        jobs |= {f"OpenVINO {name}": _streaming(graph) for name, graph in (("fp32", plain), ("int8", quantized))}
         seconds = best_seconds({name: job for name, (job, _) in jobs.items()}, args.rounds, slice_seconds=1.0)
         speeds = {name: round(jobs[name][1] / one, 1) for name, one in seconds.items()}
         best = max(speed for name, speed in speeds.items() if not name.startswith("vitreous"))
@@ -150,7 +150,7 @@ def model_section(args: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
-def quantise_unjudged(ours: Any, views: Tensor) -> Any:
+def quantize_random(ours: Any, views: Tensor) -> Any:
     """int8 of a network with random weights: it has no accuracy to lose."""
     from vitreous.inference.int8 import quantize
 
@@ -206,8 +206,8 @@ def int8_gops(side: int = 2048) -> float:
     """Operations a second of a large int8 product in OpenVINO, the best of several: the machine's limit."""
     graph = ov.convert_model(nn.Linear(side, side, bias=False), example_input=torch.zeros(side, side))
     rows = np.random.default_rng(0).standard_normal((side, side), dtype=np.float32)
-    quantised = nncf.quantize(graph, nncf.Dataset([rows]), subset_size=1)
-    compiled = ov.Core().compile_model(quantised, "CPU", {"PERFORMANCE_HINT": "LATENCY"})
+    quantized = nncf.quantize(graph, nncf.Dataset([rows]), subset_size=1)
+    compiled = ov.Core().compile_model(quantized, "CPU", {"PERFORMANCE_HINT": "LATENCY"})
     return 2.0 * side**3 / best_seconds({"int8": lambda: compiled(rows)}, rounds=5)["int8"] / 1e9
 
 
@@ -283,11 +283,11 @@ def merging_engines(bundle: Bundle, training: LabelledViews) -> dict[str, Engine
         LabelledViews(training.views[k::2], training.labels[k::2]) for k in (CALIBRATED, CALIBRATED + 1)
     )
     images = QuantizationImages(training.views[:CALIBRATED], control, held_out)
-    quantised = quantize_model(bundle, converted, images, MAX_INT8_DROP)
+    quantized = quantize_model(bundle, converted, images, MAX_INT8_DROP)
     return {
         "PyTorch": TorchEngine(bundle.model, bundle.preprocess),
         "OpenVINO": converted.engine,
-        "OpenVINO int8": quantised.engine,
+        "OpenVINO int8": quantized.engine,
     }
 
 

@@ -89,12 +89,12 @@ def _model_speeds(found: dict[str, Any]) -> list[str]:
 def _agreements(found: dict[str, Any]) -> list[str]:
     """How far both runtimes are from PyTorch."""
     lines = [
-        "| float32 beside PyTorch | images | same label | scores differ by at most | representations |",
+        "| float32 beside PyTorch | images | same label | logits differ by at most | representations |",
         "| --- | ---: | ---: | ---: | ---: |",
     ]
     for name, row in found.items():
         if isinstance(row, dict) and "same_label" in row:
-            worst = f"{row['worst_score']:.1g} | {row['worst_representation']:.1g}"
+            worst = f"{row['max_logit_difference']:.1g} | {row['max_representation_difference']:.1g}"
             lines.append(f"| {name} | {row['images']:,} | {row['same_label']:,} | {worst} |")
     return [*lines, "", "Differences are relative to the largest number where that is above 1; 1e-4 is allowed."]
 

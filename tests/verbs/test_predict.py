@@ -194,6 +194,6 @@ def test_the_device_is_the_one_that_was_named(bundle, tmp_path, subtests, monkey
         with subtests.test(name):
             with pytest.raises(UserError, match="device 'tpx'"):
                 ask(device="tpx")
-            with pytest.raises(UserError, match="device 'cuda': .*openvino"):
+            with pytest.raises(UserError, match=r"device 'cuda': .*openvino"):
                 ask(device="cuda", engine="openvino")
             assert ask(device="cpu")

@@ -1,1 +1,1 @@
-"""A trained model where it is used: engines that answer for it."""
+"""A trained model in use: the engines that compute it, and what is predicted, measured and exported with them."""

@@ -1,4 +1,4 @@
-"""An export for another runtime: which images verify, calibrate and judge it, and what is kept of it."""
+"""An export for another runtime: which images verify, calibrate and measure it, and what is cached of it."""
 
 from __future__ import annotations
 

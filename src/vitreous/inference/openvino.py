@@ -216,7 +216,7 @@ def _open_core() -> Any:
 
 
 def _compile(model: Any, threads: int, streams: int) -> Any:
-    """The model for this processor, in float32 where it is not quantised: some processors would take bfloat16."""
+    """The model for this processor, in float32 if it is not quantized: some processors would take bfloat16."""
     settings = {
         "PERFORMANCE_HINT": "THROUGHPUT" if streams > 1 else "LATENCY",
         "NUM_STREAMS": streams,
