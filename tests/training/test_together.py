@@ -123,7 +123,7 @@ def refuse_others(place):
 
     images = place / "images.npz"
     for work in (
-        lambda: compare(images, ["Ti/4@16"], budget="1m", out=place / "c"),
+        lambda: compare(images, models=["Ti/4@16"], budget="1m", out=place / "c"),
         lambda: self_train(images, images, out=place / "s"),
     ):
         with pytest.raises(UserError, match=r"\b2\b"):
