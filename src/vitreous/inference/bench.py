@@ -215,9 +215,9 @@ class _Maker:
         """Whether it need not be made again: of int8, it loses little, and more images would not make it trusted."""
         held_out = 0 if self.images is None else len(self.images.held_out.labels)
         accuracy = metadata.accuracy
-        return accuracy is None or (
-            accuracy.drop <= self.max_drop and (is_trusted(metadata) or accuracy.images >= held_out)
-        )
+        if accuracy is None:
+            return metadata.precision == "fp32"
+        return accuracy.drop <= self.max_drop and (is_trusted(metadata) or accuracy.images >= held_out)
 
 
 def _distrust(metadata: EngineMetadata) -> str:

@@ -26,11 +26,30 @@ R = TypeVar("R")
 
 
 @dataclass(frozen=True, kw_only=True)
-class PredictOptions(MergeOption, EngineOptions, Verb[R]):
-    """What every prediction can be asked for."""
+class TopOption:
+    """How much is told of each image."""
 
     top: Count = 5
     """COUNT: How many labels to give per image."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileOptions:
+    """What predictions in files can be asked for."""
+
+    embed: bool = False
+    """With --out, add each image's representation."""
+    part: Part | None = None
+    """I/N: With --out, do the Ith of N slices of the work only: N processes, on one or several machines, may do theirs
+    at once."""
+    ray: str | None = None
+    """auto|ADDRESS: With --out, do it with all workers of a Ray cluster: the one at this address; auto takes the one
+    that Ray finds, or else this machine."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictOptions(MergeOption, EngineOptions, TopOption, Verb[R]):
+    """What every prediction can be asked for."""
 
     def predict_each(
         self, model: str | Path | Bundle, images: ImageInput | Sequence[ImageInput]
@@ -48,17 +67,8 @@ class PredictOptions(MergeOption, EngineOptions, Verb[R]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FileOptions(PredictOptions[R]):
-    """What predictions in files can be asked for."""
-
-    embed: bool = False
-    """With --out, add each image's representation."""
-    part: Part | None = None
-    """I/N: With --out, do the Ith of N slices of the work only: N processes, on one or several machines, may do theirs
-    at once."""
-    ray: str | None = None
-    """auto|ADDRESS: With --out, do it with all workers of a Ray cluster: the one at this address; auto takes the one
-    that Ray finds, or else this machine."""
+class PredictToFiles(PredictOptions[R], FileOptions):
+    """Predictions that may go to files."""
 
     def predict_to_files(
         self, model: str | Path, images: str | Path | Sequence[str | Path], out: str | Path
@@ -145,7 +155,7 @@ class Predictions:
 
 
 @dataclass(frozen=True)
-class Predict(FileOptions["Predictions | PredictedParts"]):
+class Predict(PredictToFiles["Predictions | PredictedParts"]):
     """Label images, one line per image.
 
     Without --out, predictions are printed; the exit status is 1 if an image could not be read.
@@ -162,7 +172,6 @@ class Predict(FileOptions["Predictions | PredictedParts"]):
     _: KW_ONLY
     out: str | Path | None = None
     """DIR: The folder for files of predictions: Parquet if pyarrow is installed, else JSON lines."""
-    resumes: ClassVar[bool] = True
     json_help: ClassVar[str] = (
         "Print one JSON object per line: path, label, score and top, or path and error; with --out, what was written."
     )
@@ -171,6 +180,11 @@ class Predict(FileOptions["Predictions | PredictedParts"]):
     def streams(self) -> bool:  # type: ignore[override]
         """Predictions that are printed come one by one."""
         return self.out is None
+
+    @property
+    def resumes(self) -> bool:  # type: ignore[override]
+        """Predictions in files go on."""
+        return self.out is not None
 
     def run(self) -> Predictions | PredictedParts:
         """Print or write the predictions."""
@@ -209,7 +223,7 @@ class PredictImages(PredictOptions["list[Prediction]"]):
 
 
 @dataclass(frozen=True)
-class PredictMany(FileOptions["PredictedParts"]):
+class PredictMany(PredictToFiles["PredictedParts"]):
     """Write the predictions for all images into files of a folder, one row per image, in their order.
 
     The files are Parquet if pyarrow is installed, else JSON lines. Each is complete or not there, and one that is there
