@@ -7,7 +7,6 @@ are read.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -16,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from vitreous.callbacks import Progress
 from vitreous.config.data import Preprocess
 from vitreous.config.model import model_to_json
 from vitreous.data.decode import ImageError
@@ -26,8 +26,6 @@ from vitreous.storage.cache import cache_key, cache_path, evict, mark_used, not_
 from vitreous.storage.files import write_file
 from vitreous.weights.bundle import weights_digest
 
-Progress = Callable[[int, int], None]
-"""Called with how many images were read, and of how many."""
 PROGRESS_IMAGES = 256
 """Images between two calls of `Progress`."""
 

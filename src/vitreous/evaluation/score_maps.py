@@ -26,10 +26,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vitreous.callbacks import Progress
 from vitreous.data.decode import ImageError
 from vitreous.data.source import Source
 from vitreous.errors import MachineError, UserError
-from vitreous.evaluation.feature_cache import Progress, report
+from vitreous.evaluation.feature_cache import report
 from vitreous.storage.cache import cache_key, cache_path, evict, mark_used, not_cached
 from vitreous.storage.files import write_file
 
