@@ -24,11 +24,9 @@ from vitreous.training.step import Learner
 TIMED_IMAGES, MAX_TIMED_IMAGES = 16, 256
 """Images at once, and in all."""
 TIMING_SECONDS = 1.5
-"""After which an image's time is known well enough."""
+"""After which the time of an image or a step is known well enough."""
 SMALL_BATCH = 8
-"""Images of a step that tells what a whole one takes, where that takes long."""
-MAX_STEP_SECONDS = 2.0
-"""A whole step that takes longer is not taken, but judged by a small one."""
+"""Images of the steps that tell whether there is time for whole ones."""
 
 
 def seconds_per_image(compute: Callable[[Source], object], source: Source, seed: int = 0) -> float:
@@ -46,12 +44,15 @@ def seconds_per_image(compute: Callable[[Source], object], source: Source, seed:
     return (time.perf_counter() - began) / looked
 
 
-def seconds_per_step(training: Training, source: Source, runtime: Runtime) -> float:
-    """Seconds of one step of a training from scratch on these images, loading included."""
+def seconds_per_step(training: Training, source: Source, runtime: Runtime, limit: float) -> float:
+    """Seconds of one step of a training from scratch on these images, loading included.
+
+    limit: if a step seems to take longer than that, by steps of a small batch, none is taken.
+    """
     batch = min(training.batch_size, len(source))
     small = replace(training, batch_size=min(SMALL_BATCH, batch), accumulate=1)
     estimated = _timed(small, source, runtime) * batch / small.batch_size
-    return estimated if estimated > MAX_STEP_SECONDS else _timed(training, source, runtime)
+    return estimated if estimated > limit else _timed(training, source, runtime)
 
 
 def _timed(training: Training, source: Source, runtime: Runtime) -> float:
@@ -60,4 +61,4 @@ def _timed(training: Training, source: Source, runtime: Runtime) -> float:
     learner = Learner(build_objective(network, training.objective, setting), training, runtime.world)
     with closing(training_loader(source, training, runtime.workers)) as loader:
         batches = chain.from_iterable(loader.batches(epoch) for epoch in count())
-        return step_seconds(learner, batches, 0.5, 0.3)
+        return step_seconds(learner, batches, 0.5, TIMING_SECONDS)

@@ -58,6 +58,8 @@ from vitreous.weights.bundle import Bundle
 
 WRITING_SECONDS = 2.0
 """What the page takes on two quiet cores."""
+MAX_TIMED_STEP = 0.1
+"""The fraction of a budget that a step which is timed may take: a longer one does not fit often enough anyway."""
 SETTLED = ("evaluations", "val_images", "measured_images")
 """Fields of the plan that the page shows."""
 GROWING = ("models", "fractions", "seeds")
@@ -172,7 +174,8 @@ def _settle(
         return before
     known = {} if before is None else before.image_seconds
     new = [candidate.name for candidate in models.candidates if candidate.name not in known]
-    speeds = {name: _measure_speed(context, models, name) for name in new}
+    limit = MAX_TIMED_STEP * deadline.seconds
+    speeds = {name: _measure_speed(context, models, name, limit) for name in new}
     if before is not None:
         for name in speeds.keys() & models.trainings.keys():
             check_fits(name, speeds[name], before, context.folder)
@@ -188,8 +191,8 @@ def _settle(
     )
 
 
-def _measure_speed(context: CompareContext, models: ComparedModels, name: str) -> ModelSpeed:
-    """How long a model takes for an image, and for a step if it is to be trained."""
+def _measure_speed(context: CompareContext, models: ComparedModels, name: str, limit: float) -> ModelSpeed:
+    """How long a model takes for an image, and for a step if it is to be trained; see `seconds_per_step`."""
     training, bundle = models.trainings.get(name), models.finished.get(name)
     if training is not None:
         bundle = Bundle(build_network(training.model, seed=0).eval(), training.preprocess, context.data.classes)
@@ -198,7 +201,8 @@ def _measure_speed(context: CompareContext, models: ComparedModels, name: str) -
     if training is None:
         return ModelSpeed(image)
     source = split_for(training, context.data).train
-    return ModelSpeed(image, seconds_per_step(training, source, context.runtime), step_flops(training, len(source)))
+    step = seconds_per_step(training, source, context.runtime, limit)
+    return ModelSpeed(image, step, step_flops(training, len(source)))
 
 
 def _say_plan(context: CompareContext, plan: ComparePlan, to_train: Mapping[str, Candidate]) -> None:
@@ -214,8 +218,8 @@ def _say_plan(context: CompareContext, plan: ComparePlan, to_train: Mapping[str,
         "model has the recipe's own."
     )
     say(
-        f"Every training looks {plan.evaluations} times at the same {plan.val_images:,} validation images; accuracies "
-        f"are of the same {plan.measured_images:,} images."
+        f"In every training {plan.evaluations} evaluation{'s' * (plan.evaluations > 1)} of the same "
+        f"{plan.val_images:,} validation images; accuracies are of the same {plan.measured_images:,} images."
     )
     if plan.cell_flops is not None:
         say(f"Each cell trains with {plan.cell_flops:.3g} floating-point operations.")

@@ -127,7 +127,7 @@ def plan_comparison(
         raise UserError(
             f"budget {deadline.text!r}: too short for {parts} cells ({len(trained)} models x "
             f"{len(request.fractions)} fractions x {request.seeds} seeds) of at least {MIN_STEPS} steps each, of which "
-            f"{slow} takes {trained[slow].step:.2g} s for one here; give at least {first}, or {second} to try "
+            f"{slow} takes about {trained[slow].step:.2g} s for one here; give at least {first}, or {second} to try "
             f"{len(GRID)} learning rates for each model too."
         )
     fitting = VALIDATING * (TRIAL if tuned else 1.0) * seconds / max(speed.image for speed in trained.values())
