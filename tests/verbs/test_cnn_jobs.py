@@ -126,7 +126,7 @@ KILLED = {
 @pytest.mark.parametrize("model", KILLED)
 def test_killed_and_resumed_to_the_same_bits_with_stochastic_depth(processes, place, tmp_path, no_page, model):
     """With batch norm's statistics; and a hybrid, with its stem's group norm and an average of the weights."""
-    program = PROGRAM.format(data=str(place / "data"), model=model, overrides=KILLED[model])
+    program = PROGRAM.format(data=str(place / "data"), model=model, changes=KILLED[model])
     kept = check_killed_and_resumed(processes, program, tmp_path)
     assert any(("running_var" if model.startswith("efficientnet") else "backbone") in name for name in kept)
 

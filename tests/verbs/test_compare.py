@@ -45,6 +45,7 @@ def clock():
         for name, value in {"START_SECONDS": 0.0, "MIN_STEPS": 1, "MIN_BIAS_IMAGES": 4, "MAX_BIAS_IMAGES": 4}.items():
             patch.setattr(f"vitreous.studies.compare.plan.{name}", value)
         patch.setattr("vitreous.studies.compare.compare.MAX_BIAS_IMAGES", 4)
+        patch.setattr("vitreous.studies.timing.TIMING_SECONDS", 0.1)
         yield now
 
 

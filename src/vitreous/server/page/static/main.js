@@ -279,13 +279,13 @@ class App {
   }
 
   thumbnail(image) {
-    const button = document.createElement("button"), image = document.createElement("img");
+    const button = document.createElement("button"), shown = document.createElement("img");
     button.type = "button";
     button.image = image;
-    image.src = URL.createObjectURL(image.file);
-    for (const end of ["load", "error"]) image.addEventListener(end, () => URL.revokeObjectURL(image.src), { once: true });
-    image.alt = image.name;
-    button.append(image);
+    shown.src = URL.createObjectURL(image.file);
+    for (const end of ["load", "error"]) shown.addEventListener(end, () => URL.revokeObjectURL(shown.src), { once: true });
+    shown.alt = image.name;
+    button.append(shown);
     button.addEventListener("click", () => this.use(image));
     return button;
   }
