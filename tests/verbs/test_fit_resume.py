@@ -143,13 +143,13 @@ def test_the_weights_at_the_start_are_written_once_and_watched(images, weights, 
 PROGRAM = """
 from vitreous.verbs.fit import fit
 from vitreous.training import checkpoint
-save_file, calls = state.save_file, []
+save_file, calls = checkpoint.save_file, []
 def save_and_die(tensors, file):
     save_file(tensors, file)
     calls.append(file)
     if len(calls) == {files}:
         os.kill(os.getpid(), signal.SIGKILL)
-state.save_file = save_and_die
+checkpoint.save_file = save_and_die
 fit({data!r}, weights={weights!r}, epochs=6, out=out, workers=0, overrides={{"save_seconds": 0}})
 """
 
