@@ -44,7 +44,8 @@ def clock():
     with fake_clock(step_seconds=lambda _: step_seconds[0]) as now, pytest.MonkeyPatch.context() as patch:
         for name, value in {"START_SECONDS": 0.0, "MIN_STEPS": 1, "MIN_BIAS_IMAGES": 4, "MAX_BIAS_IMAGES": 4}.items():
             patch.setattr(f"vitreous.studies.compare.plan.{name}", value)
-        patch.setattr("vitreous.studies.compare.compare.MAX_BIAS_IMAGES", 4)
+        patch.setattr(study, "MAX_BIAS_IMAGES", 4)
+        patch.setattr(study, "MAX_TIMED_STEP", 1.0)  # by this clock a small step takes as long as a whole one
         patch.setattr("vitreous.studies.timing.TIMING_SECONDS", 0.1)
         yield now
 
