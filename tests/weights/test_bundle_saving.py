@@ -15,7 +15,7 @@ from support.tiny_models import random_model
 from vitreous import UserError
 from vitreous.errors import MachineError
 from vitreous.storage import files
-from vitreous.storage.replaced import restore_folder
+from vitreous.storage.manifest import restore_folder
 from vitreous.weights import bundle as bundles
 from vitreous.weights.bundle import load_bundle
 

@@ -15,12 +15,9 @@ from torch import Tensor
 
 from vitreous.errors import UserError
 
-BINS = 15
-"""Equal-width bins of confidence, as in Guo et al., "On Calibration of Modern Neural Networks"."""
-ENOUGH = 5
-"""Images of a class below which its accuracy says little about the class."""
-KEPT = 12
-"""So many of the surest right and of the surest wrong answers are kept by name."""
+BINS = 15  # equal-width bins of confidence, as in Guo et al., "On Calibration of Modern Neural Networks"
+ENOUGH = 5  # images of a class below which its accuracy says little about the class
+KEPT = 12  # so many of the surest right and of the surest wrong answers are kept by name
 
 
 class Confusion(NamedTuple):
@@ -29,24 +26,21 @@ class Confusion(NamedTuple):
     true: str
     predicted: str
     images: int
-    share: float
-    """Of all images of the true class."""
+    share: float  # of all images of the true class
 
 
 class Bin(NamedTuple):
     """The images that the model was about equally sure of."""
 
     images: int
-    confidence: float | None
-    """Their mean, from 0 to 1; None where there are none."""
+    confidence: float | None  # their mean, from 0 to 1; None where there are none
     accuracy: float | None
 
 
 class ClassifiedImage(NamedTuple):
     """What was said of one image."""
 
-    image: str
-    """Its name, or its number where no names were given."""
+    image: str  # its name, or its number where no names were given
     true: str
     predicted: str
     confidence: float
@@ -58,24 +52,15 @@ class ClassificationResult:
 
     n: int
     top1: float
-    top1_interval: tuple[float, float]
-    """Wilson's 95 % confidence interval."""
-    top5: float
-    """The true class is among the five first, or among all if there are fewer."""
-    ece: float
-    """Expected calibration error: how far confidence is from accuracy, on average."""
-    loss: float
-    """Cross-entropy in nats."""
-    labels: tuple[str, ...]
-    """(K,) names of the classes."""
-    confusion: tuple[tuple[int, ...], ...]
-    """(K, K) counts; rows are the true classes, columns the predicted."""
-    bins: tuple[Bin, ...]
-    """Of confidence, equally wide from 0 to 1: what `ece` sums up."""
-    surest_wrong: tuple[ClassifiedImage, ...]
-    """The wrong answers that it was surest of, the surest first."""
-    surest_right: tuple[ClassifiedImage, ...]
-    """Of each class the right answer that it was surest of, the surest first."""
+    top1_interval: tuple[float, float]  # Wilson's 95 % confidence interval
+    top5: float  # the true class is among the five first, or among all if there are fewer
+    ece: float  # expected calibration error: how far confidence is from accuracy, on average
+    loss: float  # cross-entropy in nats
+    labels: tuple[str, ...]  # (K,) names of the classes
+    confusion: tuple[tuple[int, ...], ...]  # (K, K) counts; rows are the true classes, columns the predicted
+    bins: tuple[Bin, ...]  # of confidence, equally wide from 0 to 1: what `ece` sums up
+    surest_wrong: tuple[ClassifiedImage, ...]  # the wrong answers that it was surest of, the surest first
+    surest_right: tuple[ClassifiedImage, ...]  # of each class the right answer that it was surest of, the surest first
 
     @property
     def per_class(self) -> dict[str, dict[str, Any]]:
@@ -102,7 +87,6 @@ class ClassificationResult:
         return sorted(pairs, key=lambda pair: (-pair.images, -pair.share, pair.true, pair.predicted))[:most]
 
     def to_json(self) -> dict[str, Any]:
-        """The result with `per_class` and `most_confused`, as dicts, lists, texts and numbers."""
         more: dict[str, Any] = {"per_class": self.per_class}
         more["most_confused"] = [pair._asdict() for pair in self.most_confused()]
         for name in ("bins", "surest_wrong", "surest_right"):
@@ -151,7 +135,7 @@ def score_classes(
     confidence, predicted = chance.max(dim=1)
     right = predicted == targets
     own = chance.gather(1, targets[:, None])  # (n, 1): what the true class got
-    # A true class that shares its score counts as behind those before it, as argmax has it.
+    # a true class that shares its score counts as behind those before it, as argmax has it.
     before = torch.arange(classes) < targets[:, None]
     rank = ((chance > own) | ((chance == own) & before)).sum(dim=1)
     logs = own.clamp_min(1e-300).log() if probabilities else scores.log_softmax(dim=1).gather(1, targets[:, None])

@@ -24,10 +24,8 @@ class ConditionScore:
     """Of the same n images in one state. Shares are from 0 to 1."""
 
     accuracy: float
-    interval: tuple[float, float]
-    """Wilson's 95 %."""
-    ece: float
-    """Expected calibration error, 15 bins."""
+    interval: tuple[float, float]  # Wilson's 95 %
+    ece: float  # expected calibration error, 15 bins
 
 
 @dataclass(frozen=True)
@@ -55,16 +53,13 @@ class CorruptionResult:
     kinds: tuple[str, ...]
     strengths: tuple[int, ...]
     clean: ConditionScore
-    scores: tuple[CorruptionScore, ...]
-    """Kind by kind, and of each by strength."""
+    scores: tuple[CorruptionScore, ...]  # kind by kind, and of each by strength
     error: MeanError
     """Mean corruption error: the share of wrong answers over all kinds and strengths. It is not divided by AlexNet's,
     as ImageNet-C's mCE is, for that is known on ImageNet alone."""
-    relative_error: MeanError
-    """The same less the error on the images as they are."""
+    relative_error: MeanError  # the same less the error on the images as they are
 
     def of(self, kind: str) -> list[CorruptionScore]:
-        """The scores of one kind, by strength."""
         return [score for score in self.scores if score.kind == kind]
 
     def accuracy(self, kind: str) -> float:
@@ -76,7 +71,6 @@ class CorruptionResult:
         return fmean(score.ece for score in self.of(kind))
 
     def to_json(self) -> dict[str, Any]:
-        """As dicts, lists, texts and numbers."""
         means = {kind: {"accuracy": self.accuracy(kind), "ece": self.ece(kind)} for kind in self.kinds}
         return {**asdict(self), "means": means}
 

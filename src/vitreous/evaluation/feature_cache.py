@@ -26,20 +26,16 @@ from vitreous.storage.cache import cache_key, cache_path, evict, mark_used, not_
 from vitreous.storage.files import write_file
 from vitreous.weights.bundle import weights_digest
 
-PROGRESS_IMAGES = 256
-"""Images between two calls of `Progress`."""
+PROGRESS_IMAGES = 256  # images between two calls of `Progress`
 
 
 @dataclass(frozen=True)
 class StoredFeatures:
     """What was computed of a source."""
 
-    features: Tensor
-    """(n, D) float32."""
-    index: Tensor
-    """(n,) int64: which images of the source they are of."""
-    unreadable: dict[int, str] = field(default_factory=dict)
-    """The others: index to reason."""
+    features: Tensor  # (n, D) float32
+    index: Tensor  # (n,) int64: which images of the source they are of
+    unreadable: dict[int, str] = field(default_factory=dict)  # the others: index to reason
 
 
 @dataclass

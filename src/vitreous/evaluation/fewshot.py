@@ -19,11 +19,9 @@ from vitreous.evaluation.classify import wilson
 
 SHOTS = (1, 5, 10)
 STRENGTH = 2.0**10
-BIAS = 100.0
-"""A constant feature, so large that its weight, the bias, is hardly regularised."""
+BIAS = 100.0  # a constant feature, so large that its weight, the bias, is hardly regularised
 DRAWS = 5
-STUDENT = 2.776445105
-"""Student's t for 95 % and DRAWS - 1 degrees of freedom."""
+STUDENT = 2.776445105  # Student's t for 95 % and DRAWS - 1 degrees of freedom
 
 
 def fit_least_squares(

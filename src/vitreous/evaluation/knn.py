@@ -13,11 +13,9 @@ from torch import Tensor
 
 from vitreous.errors import UserError
 
-NEIGHBOURS = (10, 20, 100, 200)
-"""The k that DINO reports."""
+NEIGHBOURS = (10, 20, 100, 200)  # the k that DINO reports
 TEMPERATURE = 0.07
-CHUNK = 1024
-"""Images asked at once: their similarities to all known ones are in memory together."""
+CHUNK = 1024  # images asked at once: their similarities to all known ones are in memory together
 
 
 def vote_neighbours(

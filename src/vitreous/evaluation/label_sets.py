@@ -18,13 +18,10 @@ from vitreous.errors import UserError
 from vitreous.evaluation.classify import Bin, calibration_bins, expected_calibration_error, wilson
 from vitreous.inputs import read_json
 
-_VALIDATION = re.compile(r"ILSVRC2012_val_(\d{8})(?!\d)")
-"""A validation image of ImageNet, whose number counts from 1."""
-_AT_ONCE = 4096
-"""Rows of scores that are judged together, which bounds the memory."""
+_VALIDATION = re.compile(r"ILSVRC2012_val_(\d{8})(?!\d)")  # a validation image of ImageNet, whose number counts from 1
+_AT_ONCE = 4096  # rows of scores that are judged together, which bounds the memory
 
-LabelSet = tuple[int, ...]
-"""The classes of one image."""
+LabelSet = tuple[int, ...]  # the classes of one image
 
 
 @dataclass(frozen=True)
@@ -32,10 +29,8 @@ class LabelSets:
     """The labels of images, by the number or by the name of their file."""
 
     path: Path
-    numbered: tuple[LabelSet, ...] | None
-    """Of ImageNet's validation images, in their order."""
-    named: dict[str, LabelSet]
-    """By the file's name, without folders."""
+    numbered: tuple[LabelSet, ...] | None  # of ImageNet's validation images, in their order
+    named: dict[str, LabelSet]  # by the file's name, without folders
 
     def of(self, image: str) -> LabelSet | None:
         """The labels of the image at this path; None if the file says nothing of it."""
@@ -57,21 +52,14 @@ class LabelSetResult:
     """How well n images with several labels were classified. Shares are from 0 to 1."""
 
     n: int
-    top1: float
-    """The answer is one of the image's labels: of ReaL's labels, ReaL accuracy."""
-    top1_interval: tuple[float, float]
-    """Wilson's 95 % confidence interval."""
-    top5: float
-    """One of the five best answers is."""
-    ece: float
-    """Expected calibration error: the confidence of the answer against whether it is one of the labels."""
-    labels_per_image: float
-    """The mean; with more of them, a right answer is easier."""
-    bins: tuple[Bin, ...]
-    """Of confidence, equally wide from 0 to 1: what `ece` sums up."""
+    top1: float  # the answer is one of the image's labels: of ReaL's labels, ReaL accuracy
+    top1_interval: tuple[float, float]  # Wilson's 95 % confidence interval
+    top5: float  # one of the five best answers is
+    ece: float  # expected calibration error: the confidence of the answer against whether it is one of the labels
+    labels_per_image: float  # the mean; with more of them, a right answer is easier
+    bins: tuple[Bin, ...]  # of confidence, equally wide from 0 to 1: what `ece` sums up
 
     def to_json(self) -> dict[str, Any]:
-        """As dicts, lists and numbers."""
         return {**asdict(self), "bins": [one._asdict() for one in self.bins]}
 
 

@@ -20,10 +20,8 @@ from vitreous.inputs import as_text
 from vitreous.storage.files import new_file
 from vitreous.storage.overwrite import GENERATOR, check_file
 
-TOP = 5
-"""How many of the likeliest classes are written."""
-ROWS_PER_GROUP = 8192
-"""Rows of a Parquet file that are kept until they are written together."""
+TOP = 5  # how many of the likeliest classes are written
+ROWS_PER_GROUP = 8192  # rows of a Parquet file that are kept until they are written together
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "'")
 """How a cell begins that a spreadsheet would compute or swallow, and the apostrophe that keeps it from doing so."""
 
@@ -32,14 +30,10 @@ class ImagePrediction(NamedTuple):
     """The prediction for one image, and its true labels."""
 
     path: str
-    labels: tuple[str, ...]
-    """Each of which counts as right; one, unless the data have several for an image."""
-    right: bool
-    """Whether the first of `top` is one of them."""
-    probability: float
-    """Of its labels, all together."""
-    top: tuple[tuple[str, float], ...]
-    """The likeliest classes with their probabilities, the likeliest first."""
+    labels: tuple[str, ...]  # each of which counts as right; one, unless the data have several for an image
+    right: bool  # whether the first of `top` is one of them
+    probability: float  # of its labels, all together
+    top: tuple[tuple[str, float], ...]  # the likeliest classes with their probabilities, the likeliest first
 
 
 Write = Callable[[Sequence[ImagePrediction]], None]
@@ -110,7 +104,6 @@ class CsvFormat:
         self._line(["path", "labels" if several else "label", "right", "probability", *best])
 
     def write(self, rows: Sequence[ImagePrediction]) -> None:
-        """A line for each."""
         for row in rows:
             label = json.dumps([as_text(name) for name in row.labels]) if self._several else row.labels[0]
             best = [cell for name, probability in row.top for cell in (_cell(name), repr(probability))]
@@ -138,7 +131,6 @@ class JsonLinesFormat:
         self._file, self._several = file, several
 
     def write(self, rows: Sequence[ImagePrediction]) -> None:
-        """A line for each."""
         for row in rows:
             self._file.write(json.dumps(_fields(row, self._several), allow_nan=False).encode() + b"\n")
 

@@ -23,11 +23,9 @@ WEIGHT_DECAYS = (1e-1, 3e-2, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5)
 GRADIENTS = 800
 """As long as so many takes a fit over all strengths: on 37 classes of pets it took 236 for 200 images and 412 for
 1,406, and as long again beside them."""
-SMALL = 30_000_000
-"""Products of a feature and a weight below which one thread computes a gradient."""
+SMALL = 30_000_000  # products of a feature and a weight below which one thread computes a gradient
 
-LabelledFeatures = tuple[Tensor, Tensor]
-"""Features (n, D) and labels (n,)."""
+LabelledFeatures = tuple[Tensor, Tensor]  # features (n, D) and labels (n,)
 
 
 @dataclass(frozen=True)
@@ -44,12 +42,9 @@ class ProbeTrial:
 class LinearProbe:
     """A linear classifier on features as the model gives them: `scores = features @ weight.T + bias`."""
 
-    weight: Tensor
-    """(K, D) float32."""
-    bias: Tensor
-    """(K,) float32."""
-    weight_decay: float
-    """The regularisation that was chosen."""
+    weight: Tensor  # (K, D) float32
+    bias: Tensor  # (K,) float32
+    weight_decay: float  # the regularisation that was chosen
     trials: tuple[ProbeTrial, ...]
 
     def __call__(self, features: Tensor) -> Tensor:

@@ -45,10 +45,8 @@ MAP_FIELDS, UNREADABLE_FIELDS = ("image", "classes", "probabilities"), ("image",
 FILE_BYTES = 8 * 2**20
 """A file is closed when it has grown to this size, or after `FILE_SECONDS`: that is what a kill can cost."""
 FILE_SECONDS = 30.0
-MAX_OPEN_FILES = 64
-"""Files that are mapped into memory at a time."""
-MARK_SECONDS = 3600.0
-"""Between two marks of whoever reads maps that they are in use."""
+MAX_OPEN_FILES = 64  # files that are mapped into memory at a time
+MARK_SECONDS = 3600.0  # between two marks of whoever reads maps that they are in use
 HOLD_SECONDS = 24 * 3600.0
 """After its last mark a store is not removed from the cache: a training may open its files at any time."""
 
@@ -77,7 +75,6 @@ def image_digests(source: Source, progress: Progress | None = None) -> list[Dige
 
 
 def image_digest(source: Source, index: int) -> Digest | None:
-    """The same of one image."""
     try:
         return source.digest(index)
     except ImageError:
@@ -89,8 +86,7 @@ class MapStore:
     """The cached maps of one teacher. What a person should know of them is in `remarks`."""
 
     folder: Path
-    classes: int
-    """K."""
+    classes: int  # K
     top_k: int
     remarks: list[str] = field(default_factory=list)
 

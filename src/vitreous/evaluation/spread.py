@@ -14,8 +14,7 @@ from statistics import fmean, stdev
 
 from vitreous.evaluation.classify import wilson
 
-NORMAL = 1.959963984540054
-"""Standard deviations to either side that hold 95 % of a normal distribution."""
+NORMAL = 1.959963984540054  # standard deviations to either side that hold 95 % of a normal distribution
 # fmt: off
 STUDENT = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
@@ -30,14 +29,12 @@ class Accuracies:
     """What one model has right on the same images: of each training its share, by seed."""
 
     by_seed: Mapping[int, float]
-    n: int
-    """Images that each was measured on."""
+    n: int  # images that each was measured on
     trained: bool = True
     """False for a finished model, which is what it is: there is one number, and no seed could change it."""
 
     @property
     def mean(self) -> float:
-        """Over the seeds."""
         return fmean(self.by_seed.values())
 
     @property
@@ -128,14 +125,11 @@ def _seeds_margin(values: Sequence[float]) -> float:
 class Verdict:
     """Who is ahead of whom, of every two models."""
 
-    order: tuple[str, ...]
-    """The higher mean first."""
-    ahead: tuple[tuple[str, str], ...]
-    """Pairs that are told apart, the better first; all others are not."""
+    order: tuple[str, ...]  # the higher mean first
+    ahead: tuple[tuple[str, str], ...]  # pairs that are told apart, the better first; all others are not
 
     @property
     def pairs(self) -> int:
-        """How many were compared."""
         return math.comb(len(self.order), 2)
 
     @property

@@ -22,8 +22,8 @@ from vitreous import __version__
 from vitreous.data.shards.web import RetryPolicy
 from vitreous.errors import UserError
 from vitreous.inputs import reason, size_text
-from vitreous.storage.failures import readable_errors
 from vitreous.storage.files import write_file
+from vitreous.storage.overwrite import readable_errors
 
 PIECE = 2**16
 MOST = 2**40

@@ -21,8 +21,8 @@ from vitreous.errors import UserError
 from vitreous.fetch.archive import SPARE, TIMES, unpack_archive, unpack_gzip
 from vitreous.fetch.download import brought_from, download, origin_of, part_of
 from vitreous.inputs import open_input, size_text
-from vitreous.storage.failures import readable_errors
 from vitreous.storage.files import fsync_file, remove_folder, write_file
+from vitreous.storage.overwrite import readable_errors
 
 PIECE = 2**20
 DOWNLOADS = "downloads"

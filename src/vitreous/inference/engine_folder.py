@@ -24,11 +24,17 @@ from vitreous.inference.runtime import RUNTIMES, find_runtime
 from vitreous.inference.verify import Agreement
 from vitreous.inputs import as_text, read_json
 from vitreous.model.family import called, config_from_json, described
-from vitreous.storage.digest import sha256_file
 from vitreous.storage.files import new_folder
-from vitreous.storage.manifest import MANIFEST, check_manifest, has_manifest, read_manifest
+from vitreous.storage.manifest import (
+    MANIFEST,
+    check_manifest,
+    has_manifest,
+    read_manifest,
+    read_whole,
+    restore_folder,
+    sha256_file,
+)
 from vitreous.storage.overwrite import GENERATOR
-from vitreous.storage.replaced import read_whole, restore_folder
 from vitreous.weights.markdown import code
 from vitreous.wording import shown
 

@@ -27,9 +27,8 @@ from vitreous.inference.engine_cache import EngineCache, Variant
 from vitreous.inference.engine_folder import is_engine
 from vitreous.inference.opening import open_engine, open_model
 from vitreous.inputs import parse_json, read_text
-from vitreous.storage.digest import sha256_file
 from vitreous.storage.files import create_file
-from vitreous.storage.manifest import MANIFEST
+from vitreous.storage.manifest import MANIFEST, sha256_file
 from vitreous.storage.overwrite import GENERATOR, output_folder
 from vitreous.weights.bundle import bundle_digest
 

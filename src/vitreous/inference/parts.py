@@ -41,8 +41,8 @@ from vitreous.inference.part_plan import (
 )
 from vitreous.inference.predict import Prediction, named_images, predict_images
 from vitreous.inputs import as_text, read_json
-from vitreous.storage.digest import sha256_file, sha256_json
 from vitreous.storage.files import write_file
+from vitreous.storage.manifest import sha256_file, sha256_json
 from vitreous.storage.overwrite import GENERATOR
 
 if TYPE_CHECKING:

@@ -17,17 +17,13 @@ from vitreous.explain.analysis.bias_numbers import Bias
 class Compared:
     """One of the models."""
 
-    name: str
-    """As the person wrote it."""
+    name: str  # as the person wrote it
     description: str
     parameters: int
-    forward_flops: int
-    """Floating-point operations of one image's forward pass."""
+    forward_flops: int  # floating-point operations of one image's forward pass
     image_size: tuple[int, int]
-    trained: bool
-    """False for a finished model, which was only measured."""
-    learning_rate: float | None = None
-    """What tuning chose."""
+    trained: bool  # false for a finished model, which was only measured
+    learning_rate: float | None = None  # what tuning chose
 
 
 @dataclass(frozen=True)
@@ -35,24 +31,17 @@ class Cell:
     """One training of one model, or a finished model, and how well it does."""
 
     model: str
-    fraction: float | None
-    """Share of the training images; this and `seed` are None for a finished model."""
+    fraction: float | None  # share of the training images; this and `seed` are None for a finished model
     seed: int | None
-    place: str
-    """Its run folder, or the finished model."""
-    images: int | None
-    """Distinct ones that it was trained on."""
+    place: str  # its run folder, or the finished model
+    images: int | None  # distinct ones that it was trained on
     accuracy: float
-    interval: tuple[float, float]
-    """Wilson's 95 %, of the images alone."""
-    n: int
-    """Images that it was measured on."""
-    validation: float | None
-    """Accuracy on the validation images, which chose the weights."""
+    interval: tuple[float, float]  # Wilson's 95 %, of the images alone
+    n: int  # images that it was measured on
+    validation: float | None  # accuracy on the validation images, which chose the weights
     spent: Cost | None
     settings: dict[str, float | int | str] = field(default_factory=dict)
-    diverged: bool = False
-    """Whether its loss left the numbers: it has nothing right, and there are no weights."""
+    diverged: bool = False  # whether its loss left the numbers: it has nothing right, and there are no weights
 
 
 @dataclass(frozen=True)
@@ -61,10 +50,8 @@ class Trial:
 
     model: str
     learning_rate: float
-    accuracy: float
-    """On validation images."""
-    loss: float | None
-    """Cross-entropy on the same, in nats; None where it diverged."""
+    accuracy: float  # on validation images
+    loss: float | None  # cross-entropy on the same, in nats; None where it diverged
     n: int
     spent: Cost
     diverged: bool = False
@@ -78,15 +65,12 @@ class ComparisonRow:
     fraction: float | None
     images: int | None
     accuracies: Accuracies
-    flops: float | None
-    """Of training, mean; this and the next two are None where they are not known."""
+    flops: float | None  # of training, mean; this and the next two are None where they are not known
     core_hours: float | None
     seconds: float | None
-    ahead: Difference | None
-    """Of the first model with the same share; None for that itself."""
+    ahead: Difference | None  # of the first model with the same share; None for that itself
 
     def to_json(self) -> dict[str, Any]:
-        """With what the accuracies come to."""
         found, ahead = self.accuracies, self.ahead
         return {
             **{name: getattr(self, name) for name in ("model", "fraction", "images", "flops", "core_hours", "seconds")},
@@ -106,10 +90,8 @@ class Closing:
     model: str
     first: str
     few: float
-    many: float
-    """Shares of the images: the smallest and the largest."""
-    gap: Difference
-    """How far it is ahead with few images, less how far with many."""
+    many: float  # shares of the images: the smallest and the largest
+    gap: Difference  # how far it is ahead with few images, less how far with many
 
     def __str__(self) -> str:
         ahead = f"how far {self.model} is ahead of {self.first}"
@@ -130,20 +112,14 @@ class Comparison:
     finished: bool
     data: str
     classes: int
-    splits: dict[Split, int]
-    """Images of each split of the data as they were given."""
-    digests: dict[Split, str]
-    """Of the names and labels in each."""
-    split: str
-    """Which one accuracies are measured on."""
+    splits: dict[Split, int]  # images of each split of the data as they were given
+    digests: dict[Split, str]  # of the names and labels in each
+    split: str  # which one accuracies are measured on
     equal: Equal
     budget: str | None
-    cell_seconds: float | None
-    """What each training may take; with equal FLOPs, what it takes on average."""
-    cell_flops: float | None
-    """With equal FLOPs, those of each training."""
-    settings: dict[str, Any]
-    """What all trainings share."""
+    cell_seconds: float | None  # what each training may take; with equal FLOPs, what it takes on average
+    cell_flops: float | None  # with equal FLOPs, those of each training
+    settings: dict[str, Any]  # what all trainings share
     models: tuple[Compared, ...]
     cells: tuple[Cell, ...]
     tried: tuple[Trial, ...]
@@ -154,7 +130,6 @@ class Comparison:
 
     @property
     def fractions(self) -> tuple[float, ...]:
-        """Shares that models were trained with, in order."""
         return tuple(sorted({cell.fraction for cell in self.cells if cell.fraction is not None}))
 
     def accuracies(self, fraction: float | None) -> dict[str, Accuracies]:
@@ -223,7 +198,6 @@ class Comparison:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """As dicts, lists, texts and numbers."""
         verdicts = [
             {"fraction": f, **asdict(v), "groups": v.groups, "tiers": v.tiers, "pairs": v.pairs, "text": str(v)}
             for f, v in self.verdicts.items()

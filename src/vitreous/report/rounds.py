@@ -18,18 +18,15 @@ class RoundScore:
 
     n: int
     accuracy: float
-    interval: tuple[float, float]
-    """Wilson's, 95 %."""
+    interval: tuple[float, float]  # Wilson's, 95 %
     loss: float
 
     @staticmethod
     def of(result: ClassificationResult | None) -> RoundScore | None:
-        """In short."""
         return None if result is None else RoundScore(result.n, result.top1, result.top1_interval, result.loss)
 
     @staticmethod
     def from_json(fields: dict[str, Any] | None) -> RoundScore | None:
-        """The same again."""
         return None if fields is None else RoundScore(**{**fields, "interval": tuple(fields["interval"])})
 
 
@@ -37,18 +34,12 @@ class RoundScore:
 class RoundLabels:
     """The labels that a round's teacher gave, and those that its student learned from."""
 
-    looked_at: int
-    """Images that were read and labelled."""
-    temperature: float
-    """By which the teacher's scores were divided, fitted to the validation images."""
-    sure: dict[str, int]
-    """Of each class, labels that were sure enough."""
-    taken: dict[str, int]
-    """Of each class, different images that were taken."""
-    with_copies: dict[str, int]
-    """The same, each as often as it comes in an epoch."""
-    changed: int | None
-    """Labels that the round before had otherwise; None in the first."""
+    looked_at: int  # images that were read and labelled
+    temperature: float  # by which the teacher's scores were divided, fitted to the validation images
+    sure: dict[str, int]  # of each class, labels that were sure enough
+    taken: dict[str, int]  # of each class, different images that were taken
+    with_copies: dict[str, int]  # the same, each as often as it comes in an epoch
+    changed: int | None  # labels that the round before had otherwise; None in the first
 
 
 @dataclass(frozen=True)
@@ -59,17 +50,14 @@ class Round:
     run: str
     model: str
     parameters: int
-    images: int
-    """That it learned from in an epoch, copies included; 0 of a teacher that was given."""
+    images: int  # that it learned from in an epoch, copies included; 0 of a teacher that was given
     validation: RoundScore | None
     test: RoundScore | None
-    labels: RoundLabels | None
-    """None for the first teacher."""
+    labels: RoundLabels | None  # None for the first teacher
     spent: Cost
 
     @staticmethod
     def from_json(fields: dict[str, Any]) -> Round:
-        """From what `asdict` gave."""
         scores = {split: RoundScore.from_json(fields[split]) for split in ("validation", "test")}
         labels = None if fields["labels"] is None else RoundLabels(**fields["labels"])
         return Round(**{**fields, **scores, "labels": labels, "spent": Cost(**fields["spent"])})
@@ -89,10 +77,8 @@ class DoubtfulImage:
 
     name: str
     image: Image.Image
-    candidates: tuple[LikelyClass, ...]
-    """The likeliest first."""
-    before: str | None = None
-    """What that teacher called it, where it is another class."""
+    candidates: tuple[LikelyClass, ...]  # the likeliest first
+    before: str | None = None  # what that teacher called it, where it is another class
 
 
 @dataclass(frozen=True)
@@ -100,29 +86,22 @@ class SelfTrainingContent:
     """All that the page shows."""
 
     name: str
-    place: str
-    """The folder as a person would write it in a command."""
+    place: str  # the folder as a person would write it in a command
     labelled: str
     unlabelled: str
     classes: tuple[str, ...]
     rounds: tuple[Round, ...]
-    best: int
-    """The number of the round that is kept."""
+    best: int  # the number of the round that is kept
     confidence: float
-    kind: str
-    """Of labels: soft or hard."""
+    kind: str  # of labels: soft or hard
     labelled_count: int
     unlabelled_count: int
-    duplicates: int
-    """Unlabelled images that are also among the labelled ones, and were left out."""
+    duplicates: int  # unlabelled images that are also among the labelled ones, and were left out
     doubtful: tuple[DoubtfulImage, ...]
-    doubtful_of: int
-    """Images that the kept model labelled."""
+    doubtful_of: int  # images that the kept model labelled
     changed: tuple[DoubtfulImage, ...]
-    changed_of: int
-    """Images that the kept model calls otherwise than an earlier teacher."""
-    compared: int | None
-    """The round of that teacher; None where the only one is the kept model itself."""
+    changed_of: int  # images that the kept model calls otherwise than an earlier teacher
+    compared: int | None  # the round of that teacher; None where the only one is the kept model itself
     against_teacher: Paired | None = None
     """The first teacher and the kept student on the same images; None where the teacher is kept."""
     notes: tuple[str, ...] = ()

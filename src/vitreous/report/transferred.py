@@ -22,23 +22,15 @@ VTAB, SOME_OF_VTAB = "VTAB", "VTAB tasks"
 class Task:
     """One task: its data, and what is known of them."""
 
-    name: str
-    """What the results call it."""
-    place: str
-    """Where its data were read from."""
-    dataset: str | None
-    """The row of the table of datasets that it is; None for other data."""
-    group: Group | None
-    """Of VTAB; None for what does not belong to it."""
+    name: str  # what the results call it
+    place: str  # where its data were read from
+    dataset: str | None  # the row of the table of datasets that it is; None for other data
+    group: Group | None  # of VTAB; None for what does not belong to it
     classes: int
-    splits: dict[str, int]
-    """Images of each split."""
-    digests: dict[str, str]
-    """Of each split: of the names and labels of its images."""
-    as_published: bool | None
-    """Whether there are as many images in each split as were published; None where nobody has."""
-    published: dict[str, int] | None
-    """Images of each split as they were published."""
+    splits: dict[str, int]  # images of each split
+    digests: dict[str, str]  # of each split: of the names and labels of its images
+    as_published: bool | None  # whether there are as many images in each split as were published; None where nobody has
+    published: dict[str, int] | None  # images of each split as they were published
     remarks: tuple[str, ...] = ()
     own_draw: bool = False
     """Whether they are VTAB-1k's own 800 and 200 images, by its lists, with all of the published test split."""
@@ -50,8 +42,7 @@ class Absent:
 
     task: str
     group: Group | None
-    protocol: Protocol | None
-    """None: none of them."""
+    protocol: Protocol | None  # None: none of them
     reason: str
 
 
@@ -61,8 +52,7 @@ class TransferTrial:
 
     settings: dict[str, Setting]
     accuracy: float
-    n: int
-    """Validation images."""
+    n: int  # validation images
 
 
 @dataclass(frozen=True)
@@ -71,32 +61,24 @@ class TaskScore:
 
     task: str
     protocol: Protocol
-    accuracy: float
-    """Share of the test images, from 0 to 1."""
-    interval: tuple[float, float]
-    """95 %."""
-    n: int
-    """Test images that were measured."""
+    accuracy: float  # share of the test images, from 0 to 1
+    interval: tuple[float, float]  # 95 %
+    n: int  # test images that were measured
     of: int
     """Test images that there are; if more than measured and unreadable, a random part was taken for want of time."""
-    trained_on: int
-    """Images whose labels were learned from."""
-    trained_of: int
-    """Images that the protocol would learn from if there were time for all."""
+    trained_on: int  # images whose labels were learned from
+    trained_of: int  # images that the protocol would learn from if there were time for all
     digests: dict[str, str]
     """Of the images that were learned from, chosen by and measured: hashes of their names and labels."""
     settings: dict[str, Setting]
     flops: float
     """Of everything that it took; those of features that several protocols share are with the first of these."""
     seconds: float
-    engine: str
-    """What computed the answers, or the features."""
+    engine: str  # what computed the answers, or the features
     trials: tuple[TransferTrial, ...] = ()
-    draws: tuple[float, ...] = ()
-    """Few-shot: the accuracies of which `accuracy` is the mean."""
+    draws: tuple[float, ...] = ()  # few-shot: the accuracies of which `accuracy` is the mean
     remarks: tuple[str, ...] = ()
-    unreadable: int = 0
-    """Test images that could not be read, of those that were to be measured."""
+    unreadable: int = 0  # test images that could not be read, of those that were to be measured
 
     @property
     def tested_all(self) -> bool:
@@ -122,14 +104,11 @@ class Mean:
     """The mean accuracy over tasks: of a group, or of all."""
 
     protocol: Protocol
-    what: str
-    """A group's name, "VTAB" for its 19 tasks with all of their images, "VTAB tasks" for less, or "all"."""
+    what: str  # a group's name, "VTAB" for its 19 tasks with all of their images, "VTAB tasks" for less, or "all"
     value: float
-    interval: tuple[float, float]
-    """95 %, as if the tasks were given and only their test images drawn."""
+    interval: tuple[float, float]  # 95 %, as if the tasks were given and only their test images drawn
     tasks: int
-    of: int
-    """Tasks that belong to it; with fewer it is not the published figure's kind."""
+    of: int  # tasks that belong to it; with fewer it is not the published figure's kind
 
 
 @dataclass(frozen=True)
@@ -140,12 +119,9 @@ class TransferredModel:
     description: str
     parameters: int
     image_size: tuple[int, int]
-    forward_flops: int
-    """Of one image."""
-    digest: str
-    """Of its weights."""
-    training_flops: float | None
-    """What its own training took, where its bundle says so."""
+    forward_flops: int  # of one image
+    digest: str  # of its weights
+    training_flops: float | None  # what its own training took, where its bundle says so
 
 
 @dataclass(frozen=True)
@@ -158,18 +134,15 @@ class TransferResult:
     protocols: tuple[Protocol, ...]
     budget: str | None
     image_size: int | None
-    preprocess: dict[str, Any]
-    """How images become the frozen model's input."""
+    preprocess: dict[str, Any]  # how images become the frozen model's input
     tasks: tuple[Task, ...]
     scores: tuple[TaskScore, ...]
     absent: tuple[Absent, ...]
     machine: dict[str, Any]
-    seconds: float
-    """Of this command and of those before it that it goes on with: what the scores took."""
+    seconds: float  # of this command and of those before it that it goes on with: what the scores took
     remarks: tuple[str, ...] = field(default=())
 
     def score(self, task: str, protocol: Protocol) -> TaskScore | None:
-        """The one of a task and a protocol, where there is one."""
         return next((one for one in self.scores if (one.task, one.protocol) == (task, protocol)), None)
 
     def is_whole(self, score: TaskScore) -> bool:
@@ -180,12 +153,10 @@ class TransferResult:
 
     @property
     def flops(self) -> float:
-        """Of all scores."""
         return sum(score.flops for score in self.scores)
 
     @property
     def core_days(self) -> CoreDays:
-        """What that is on the paper's hardware."""
         return core_days(self.flops)
 
     @property
@@ -217,7 +188,6 @@ class TransferResult:
 
 
 def _mean(protocol: Protocol, what: str, scores: list[TaskScore], of: int) -> list[Mean]:
-    """The mean of these, if there are any."""
     if not scores:
         return []
     value = fmean(score.accuracy for score in scores)

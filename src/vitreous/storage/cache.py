@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from vitreous.inputs import reason
-from vitreous.storage.digest import sha256_json
+from vitreous.storage.manifest import sha256_json
 
 LIMIT_BYTES = 16 * 2**30
 STORE = "computed"

@@ -24,18 +24,14 @@ from torch import Tensor
 
 from vitreous.errors import UserError
 from vitreous.inputs import as_text
-from vitreous.storage.failures import readable_errors, unwritable
 from vitreous.storage.lock import LOCK, hold_name
-from vitreous.storage.manifest import write_manifest
-from vitreous.storage.overwrite import check_file, check_folder, real_path
-from vitreous.storage.replaced import old_folder
+from vitreous.storage.manifest import old_folder, write_manifest
+from vitreous.storage.overwrite import check_file, check_folder, readable_errors, real_path, unwritable
 
-_UNFINISHED = ".new-"
-"""In the name of what is being written; random digits follow."""
+_UNFINISHED = ".new-"  # in the name of what is being written; random digits follow
 _NO_HARD_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 _NOT_EMPTY = (errno.ENOTEMPTY, errno.EEXIST)
-MAX_RENAMES = 20
-"""Tries to put a folder in another's place, where readers take that one back meanwhile."""
+MAX_RENAMES = 20  # tries to put a folder in another's place, where readers take that one back meanwhile
 
 
 @contextmanager

@@ -11,8 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from vitreous.errors import UserError
-from vitreous.storage.failures import readable_errors, unwritable
-from vitreous.storage.overwrite import GENERATOR, check_file, is_marked
+from vitreous.storage.overwrite import GENERATOR, check_file, is_marked, readable_errors, unwritable
 
 try:
     import fcntl
@@ -24,8 +23,7 @@ LOCK = ".vitreous.lock"
 
 RELEASE_SECONDS = 1.0
 """Until a killed holder's children have released the lock too: each was forked with it, and closes it at once."""
-WRITE_SECONDS = 600.0
-"""The longest wait for another process that writes the same folder."""
+WRITE_SECONDS = 600.0  # the longest wait for another process that writes the same folder
 POLL_SECONDS = 0.02
 
 _open_locks: set[int] = set()

@@ -1,24 +1,43 @@
 """manifest.json: size and SHA-256 of every file in a folder, so that what is loaded is what was saved, to the last bit.
 
 A folder with our manifest is whole or refused: nothing in it is read on trust. Files that the manifest does not list do
-no harm, for they are never read.
+no harm, for they are never read. Another process may replace a folder while it is read, or was killed while it
+replaced it: `read_whole` and `restore_folder`. Digests are SHA-256, as 64 hexadecimal digits.
 """
 
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from hashlib import file_digest, sha256
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, TypeVar
 
 from vitreous.errors import UserError
 from vitreous.inputs import parse_json, read_text, reason
-from vitreous.storage.digest import is_sha256, sha256_file
-from vitreous.storage.replaced import read_whole
 
+T = TypeVar("T")
 MANIFEST = "manifest.json"
+MAX_READS = 20  # times that a folder is read while others replace it
 
-Entries = dict[str, tuple[int, str]]
-"""Of each file, by its path below the folder, its size in bytes and its SHA-256."""
+Entries = dict[str, tuple[int, str]]  # of each file, by its path below the folder, its size in bytes and its SHA-256
+
+
+def sha256_file(path: Path) -> str:
+    with path.open("rb") as file:
+        return file_digest(file, "sha256").hexdigest()
+
+
+def sha256_json(value: object) -> str:
+    """Of anything that JSON can say; other objects count as their text."""
+    return sha256(json.dumps(value, default=str).encode()).hexdigest()
+
+
+def is_sha256(value: object) -> bool:
+    """Whether this is such a digest and nothing else: files are called after it."""
+    return isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) is not None
 
 
 def write_manifest(folder: Path) -> None:
@@ -116,3 +135,52 @@ def unlisted_files(folder: Path, listed: frozenset[str]) -> list[str]:
     """What else is directly in a folder, except hidden files."""
     known = {PurePosixPath(name).parts[0] for name in listed} | {MANIFEST}
     return sorted(path.name for path in folder.iterdir() if path.name not in known and not path.name.startswith("."))
+
+
+def old_folder(final: Path) -> Path:
+    """Where a folder is while another takes its place, on file systems that cannot exchange two names in one step."""
+    return final.parent / f".{final.name}.old"
+
+
+def restore_folder(final: Path) -> None:
+    """Take back what a replacement that was killed between its two renames had moved away."""
+    final = final.resolve()
+    old = old_folder(final)
+    if old.is_dir() and not final.exists():
+        with suppress(OSError):
+            old.rename(final)
+
+
+def read_whole(folder: Path, read: Callable[[], T]) -> T:
+    """What `read` returns of a folder; read again if another process replaced the folder meanwhile.
+
+    Without this a reader would find the manifest of one folder beside the files of the next, and call them damaged.
+    """
+    for tries_left in reversed(range(MAX_READS)):
+        before = _identity(folder)
+        try:
+            found = read()
+        except Exception:
+            if not tries_left or not _changed(folder, before):
+                raise
+            restore_folder(folder)
+        else:
+            if not tries_left or not _changed(folder, before):
+                break
+    return found
+
+
+def _changed(folder: Path, before: tuple[int, ...] | None) -> bool:
+    now = _identity(folder)
+    try:
+        return now != before or (now is None and old_folder(folder.resolve()).is_dir())
+    except (OSError, ValueError, RuntimeError):  # no name of a folder: `read` has said so
+        return False
+
+
+def _identity(folder: Path) -> tuple[int, ...] | None:
+    try:
+        found = folder.stat()
+    except (OSError, ValueError):
+        return None
+    return found.st_dev, found.st_ino, found.st_ctime_ns

@@ -8,23 +8,24 @@ have no place for it, are recognised by their columns. A name proves nothing.
 
 from __future__ import annotations
 
+import errno
 import re
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from safetensors import SafetensorError
+
 from vitreous import __version__
-from vitreous.errors import UserError
+from vitreous.errors import MachineError, UserError
 from vitreous.inputs import open_input, reason
-from vitreous.storage.failures import unwritable
-from vitreous.storage.manifest import MANIFEST, check_manifest
-from vitreous.storage.replaced import read_whole
+from vitreous.storage.manifest import MANIFEST, check_manifest, read_whole
 
-GENERATOR = f"vitreous {__version__}"
-"""What every file that a person asked for says it was made by."""
+GENERATOR = f"vitreous {__version__}"  # what every file that a person asked for says it was made by
 
-_MARK_BYTES = 4096
-"""Bytes at the start and at the end of a file among which the mark is."""
+_MARK_BYTES = 4096  # bytes at the start and at the end of a file among which the mark is
 _SOFTWARE = re.compile(rb"vitreous \d")  # a PNG's text, or the EXIF block of any image
 _MARKS = {
     b"<!doctype html>": re.compile(rb'<meta name="generator" content="vitreous \d'),
@@ -39,6 +40,35 @@ _MARKS = {
     b"II*\0": _SOFTWARE,
 }
 """How each kind of file begins, and what the mark in it looks like."""
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
+_NOT_A_FOLDER = (errno.ENOTDIR, errno.EEXIST)
+
+
+def unwritable(path: Path, error: Exception) -> UserError:
+    """The error to raise where a file or folder cannot be written."""
+    return UserError(f"{path}: cannot be written ({reason(error)}); choose another place.")
+
+
+@contextmanager
+def readable_errors(place: Path) -> Iterator[None]:
+    """Within, a full disk becomes a `MachineError` that names `place`, a missing permission a `UserError`."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        found = re.search(r"os error (\d+)", str(error))  # safetensors has the system's number in its message only
+        number = error.errno if isinstance(error, OSError) else int(found[1]) if found else None
+        if number in _FULL:
+            raise MachineError(
+                f"{place}: the disk is full; free some space and repeat the command: what was saved before is intact."
+            ) from error
+        if number in _FORBIDDEN:
+            raise UserError(
+                f"{place}: no permission to write here; change its mode or owner, or choose another place."
+            ) from error
+        if number in _NOT_A_FOLDER:
+            raise UserError(f"{place}: a part of this path is a file, not a folder; choose another place.") from error
+        raise
 
 
 def is_marked(start: bytes, end: bytes) -> bool:
@@ -146,7 +176,6 @@ def check_elsewhere(out: Path) -> None:
 
 
 def check_apart(out: Path, source: Path | None) -> None:
-    """Refuse to write over what is read."""
     read = None if source is None else real_path(source)
     if read is not None and real_path(out) in (read, *read.parents):
         raise UserError(f"{out}: is or holds the source {source}, which would be lost; choose another place.")

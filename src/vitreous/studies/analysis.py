@@ -29,10 +29,8 @@ from vitreous.model.network import evaluating, require
 from vitreous.model.vit import ViT
 from vitreous.weights.bundle import Bundle
 
-WEIGHT_DECAY = 1e-2
-"""The same at every depth and for every model, so that only the features differ."""
-MIN_IMAGES = 8
-"""A comparison between fewer images says nothing."""
+WEIGHT_DECAY = 1e-2  # the same at every depth and for every model, so that only the features differ
+MIN_IMAGES = 8  # a comparison between fewer images says nothing
 
 
 def measure_depths(

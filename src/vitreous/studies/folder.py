@@ -38,8 +38,7 @@ class StudyKind:
     request: type[StudyRequest]
     result: str
     page: str
-    units: tuple[str, ...]
-    """Patterns of all other names."""
+    units: tuple[str, ...]  # patterns of all other names
 
 
 KINDS = {
@@ -55,18 +54,15 @@ class StudyConfig:
     """What config.json keeps of a study."""
 
     request: StudyRequest
-    data: dict[str, DataIdentity]
-    """By what the study calls them."""
+    data: dict[str, DataIdentity]  # by what the study calls them
     plan: dict[str, Any] = field(default_factory=dict)
     """What was settled when the study began, and holds for all units to come."""
 
     @property
     def kind(self) -> str:
-        """As config.json names it."""
         return next(name for name, kind in KINDS.items() if type(self.request) is kind.request)
 
     def write(self, folder: Path) -> None:
-        """Keep it."""
         write_file(folder / CONFIG, json.dumps({"kind": self.kind, **asdict(self)}, indent=2) + "\n")
 
     def check_same(

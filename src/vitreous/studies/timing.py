@@ -21,12 +21,9 @@ from vitreous.training.deadline import step_seconds
 from vitreous.training.start import training_loader
 from vitreous.training.step import Learner
 
-TIMED_IMAGES, MAX_TIMED_IMAGES = 16, 256
-"""Images at once, and in all."""
-TIMING_SECONDS = 1.5
-"""After which the time of an image or a step is known well enough."""
-SMALL_BATCH = 8
-"""Images of the steps that tell whether there is time for whole ones."""
+TIMED_IMAGES, MAX_TIMED_IMAGES = 16, 256  # images at once, and in all
+TIMING_SECONDS = 1.5  # after which the time of an image or a step is known well enough
+SMALL_BATCH = 8  # images of the steps that tell whether there is time for whole ones
 
 
 def seconds_per_image(compute: Callable[[Source], object], source: Source, seed: int = 0) -> float:

@@ -23,10 +23,9 @@ from vitreous.inputs import read_json, reason
 from vitreous.model.family import config_from_json
 from vitreous.model.network import Network
 from vitreous.objectives.build import objective_from_json, objective_to_json
-from vitreous.storage.failures import readable_errors
 from vitreous.storage.files import is_unfinished, new_folder, write_file, write_tensors
 from vitreous.storage.lock import LOCK
-from vitreous.storage.overwrite import name_output, real_path
+from vitreous.storage.overwrite import name_output, readable_errors, real_path
 from vitreous.training.request import FitRequest, PretrainRequest, Request, StudentRequest, comparable
 from vitreous.training.result import FrozenProbe
 from vitreous.training.step import StepSchedule

@@ -29,8 +29,8 @@ from vitreous.distributed.world import World
 from vitreous.errors import UserError
 from vitreous.interrupt import Interrupted, uninterrupted
 from vitreous.objectives.objective import Objective, move_average
-from vitreous.storage.failures import readable_errors
 from vitreous.storage.files import write_file
+from vitreous.storage.overwrite import readable_errors
 from vitreous.training.checkpoint import Checkpoint, Saver, pack_optimizers, unpack_optimizers
 from vitreous.training.parallel import broadcast_parameters, load_full_state
 from vitreous.training.step import Learner, StepSchedule, parts_done, train_step

@@ -26,9 +26,9 @@ from torch.distributed.checkpoint.state_dict_saver import async_save
 
 from vitreous.distributed.world import World
 from vitreous.errors import UserError
-from vitreous.storage.failures import readable_errors
 from vitreous.storage.files import fsync_folder, remove_folder, replace_folder
 from vitreous.storage.manifest import write_manifest
+from vitreous.storage.overwrite import readable_errors
 from vitreous.training.checkpoint import SHARDS, Checkpoint, prune, remove_damaged, save_best, step_folder
 
 PARTS = ("module", "optimizers", "ema")

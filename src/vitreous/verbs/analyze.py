@@ -67,9 +67,8 @@ class Analyze(PreprocessOption, WorkersOption, Verb[Analysis]):
         from vitreous.inference.opening import open_model
         from vitreous.report.analysis import analysis_page
         from vitreous.report.bias import bias_page
-        from vitreous.storage.failures import readable_errors
         from vitreous.storage.files import write_output
-        from vitreous.storage.overwrite import GENERATOR, check_file, output_folder
+        from vitreous.storage.overwrite import GENERATOR, check_file, output_folder, readable_errors
         from vitreous.studies.analysis import MIN_IMAGES, measure_biases, measure_depths, name_models
 
         count = self.images or {"depths": 500, "bias": 200}[self.what]

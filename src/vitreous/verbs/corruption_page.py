@@ -7,9 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vitreous.storage.failures import readable_errors
 from vitreous.storage.files import write_output
-from vitreous.storage.overwrite import GENERATOR, check_file, output_folder
+from vitreous.storage.overwrite import GENERATOR, check_file, output_folder, readable_errors
 
 if TYPE_CHECKING:
     from vitreous.data.source import Data, Source

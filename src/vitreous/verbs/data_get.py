@@ -37,8 +37,8 @@ class DataGet(DataRoot, Verb[Path]):
         """The folder of the dataset; what is not on this machine yet is downloaded, checked and unpacked."""
         from vitreous.data.datasets.place import data_root, find_dataset, is_here
         from vitreous.fetch.install import downloads_of, install
-        from vitreous.storage.failures import readable_errors
         from vitreous.storage.lock import hold_folder
+        from vitreous.storage.overwrite import readable_errors
 
         dataset, root = find_dataset(self.name), data_root(self.root)
         folder = root / dataset.name

@@ -25,10 +25,17 @@ from vitreous.inputs import as_text, read_json
 from vitreous.memory import check_memory
 from vitreous.model.family import called, check_size, config_from_json, described
 from vitreous.model.network import Network
-from vitreous.storage.digest import sha256_json
 from vitreous.storage.files import new_folder, write_tensors
-from vitreous.storage.manifest import MANIFEST, check_manifest, has_manifest, read_manifest, unlisted_files
-from vitreous.storage.replaced import read_whole, restore_folder
+from vitreous.storage.manifest import (
+    MANIFEST,
+    check_manifest,
+    has_manifest,
+    read_manifest,
+    read_whole,
+    restore_folder,
+    sha256_json,
+    unlisted_files,
+)
 from vitreous.weights.mapping import build_model, relaid
 from vitreous.weights.markdown import code
 from vitreous.weights.reading import read_safetensors

@@ -12,8 +12,7 @@ from vitreous.config.data import Preprocess
 from vitreous.config.model import ModelConfig, ViTConfig
 from vitreous.errors import UserError
 from vitreous.inputs import reason
-from vitreous.storage.manifest import has_manifest
-from vitreous.storage.replaced import restore_folder
+from vitreous.storage.manifest import has_manifest, restore_folder
 from vitreous.weights import hub
 from vitreous.weights.bit import read_bit
 from vitreous.weights.bundle import WEIGHTS, Bundle, check_parts, check_whole, is_bundle, load_bundle

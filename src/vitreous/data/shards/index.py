@@ -23,7 +23,7 @@ from vitreous.data.shards.tar import BLOCK
 from vitreous.data.source import Split
 from vitreous.errors import UserError
 from vitreous.inputs import parse_json
-from vitreous.storage.digest import is_sha256, sha256_file, sha256_json
+from vitreous.storage.manifest import is_sha256, sha256_file, sha256_json
 
 INDEX, ROWS = "shards.json", "shards.safetensors"
 FORMAT = 1

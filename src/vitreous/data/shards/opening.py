@@ -23,8 +23,8 @@ from vitreous.data.walk import entries, has_images
 from vitreous.errors import MachineError, UserError
 from vitreous.inputs import MOST_TEXT, read_text, size_text
 from vitreous.storage.cache import LIMIT_BYTES, cache_path, evict, mark_used, not_cached
-from vitreous.storage.digest import sha256_file
 from vitreous.storage.files import new_file
+from vitreous.storage.manifest import sha256_file
 
 CLASSES = "classes.txt"
 """In a folder of other people's shards: the names of the classes that .cls numbers, one per line."""

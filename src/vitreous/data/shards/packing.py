@@ -38,10 +38,9 @@ from vitreous.data.source import Data, Source, Split, draws
 from vitreous.data.unreadable import check_unreadable
 from vitreous.errors import UserError
 from vitreous.inputs import reason
-from vitreous.storage.failures import readable_errors
 from vitreous.storage.files import fsync_file, fsync_folder, new_file, replace_folder, write_file
 from vitreous.storage.lock import LOCK, hold_folder
-from vitreous.storage.overwrite import real_path
+from vitreous.storage.overwrite import readable_errors, real_path
 
 log = logging.getLogger("vitreous")
 

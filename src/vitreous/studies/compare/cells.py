@@ -40,16 +40,12 @@ from vitreous.training.step import StepSchedule
 from vitreous.training.train import train
 from vitreous.weights.bundle import Bundle, weights_digest
 
-RECIPE = "plain"
-"""The one recipe for every model: nothing in it can only be done by some networks."""
+RECIPE = "plain"  # the one recipe for every model: nothing in it can only be done by some networks
 SPLIT_SEED = 0
 """By which images are set aside and parts of them are chosen: the same for all, whatever the seed of a training."""
-HELD_OUT = 0.1
-"""The fraction of the images that finished models are measured on, where the data are in no splits."""
-MEASURED, DIVERGED = "measured.json", "diverged.json"
-"""What a comparison adds to a run folder."""
-COUNTED_STEPS = 100
-"""Steps over which the cost of one is averaged, as a keep schedule changes it on the way."""
+HELD_OUT = 0.1  # the fraction of the images that finished models are measured on, where the data are in no splits
+MEASURED, DIVERGED = "measured.json", "diverged.json"  # what a comparison adds to a run folder
+COUNTED_STEPS = 100  # steps over which the cost of one is averaged, as a keep schedule changes it on the way
 
 
 @dataclass(frozen=True)
@@ -63,7 +59,6 @@ class CompareContext:
     callbacks: Callbacks
 
     def cell_place(self, key: CellKey, candidate: Candidate) -> Path:
-        """The run folder of a cell."""
         return self.folder / "cells" / candidate.folder / f"{key.fraction:g}" / f"seed-{key.seed}"
 
 
@@ -125,7 +120,6 @@ def try_rate(context: CompareContext, candidate: Candidate, rate: float, plan: C
 
 
 def learning_rates(training: Training) -> list[float]:
-    """Those to be tried."""
     return [float(f"{factor * training.optimizer.learning_rate:.3g}") for factor in GRID]
 
 
@@ -195,7 +189,6 @@ def _measure_cell(context: CompareContext, place: Path, images: Source) -> Class
 def measure_model(
     context: CompareContext, bundle: Bundle, images: Source, workers: int | None = None
 ) -> ClassificationResult:
-    """How well any classifier does."""
     engine = open_in_torch(bundle, str(context.runtime.device))
     return measure_classifier(engine, images, workers=context.runtime.workers if workers is None else workers)[0]
 

@@ -56,14 +56,11 @@ from vitreous.training.folder import CONFIG, DataIdentity
 from vitreous.training.start import split_for
 from vitreous.weights.bundle import Bundle
 
-WRITING_SECONDS = 2.0
-"""What the page takes on two quiet cores."""
+WRITING_SECONDS = 2.0  # what the page takes on two quiet cores
 MAX_TIMED_STEP = 0.1
 """The fraction of a budget that a step which is timed may take: a longer one does not fit often enough anyway."""
-SETTLED = ("evaluations", "val_images", "measured_images")
-"""Fields of the plan that the page shows."""
-GROWING = ("models", "fractions", "seeds")
-"""Fields of a request that may grow when a comparison goes on."""
+SETTLED = ("evaluations", "val_images", "measured_images")  # fields of the plan that the page shows
+GROWING = ("models", "fractions", "seeds")  # fields of a request that may grow when a comparison goes on
 
 
 def compare(
@@ -102,18 +99,14 @@ class ComparedModels:
     """The models of a comparison, opened, and what they are measured on."""
 
     candidates: tuple[Candidate, ...]
-    trainings: dict[str, Training]
-    """Of each model to train, on the most images."""
+    trainings: dict[str, Training]  # of each model to train, on the most images
     finished: dict[str, Bundle]
-    settings: dict[str, Any]
-    """What all trainings share."""
+    settings: dict[str, Any]  # what all trainings share
     split: Split
-    images: Source
-    """All that accuracies may be of."""
+    images: Source  # all that accuracies may be of
 
     @property
     def to_train(self) -> dict[str, Candidate]:
-        """Those that are not finished."""
         return {one.name: one for one in self.candidates if one.name in self.trainings}
 
 
@@ -125,8 +118,7 @@ class ModelBias:
     bias: Bias
 
 
-Unit = Trial | Cell | ModelBias
-"""What is done one after the other."""
+Unit = Trial | Cell | ModelBias  # what is done one after the other
 
 
 def _open_models(context: CompareContext, candidates: tuple[Candidate, ...]) -> ComparedModels:
@@ -295,7 +287,6 @@ def _train_cells(
 
 
 def _measure_finished(context: CompareContext, name: str, bundle: Bundle, images: Source) -> Cell:
-    """How well a finished model does."""
     found = measure_model(context, bundle, images)
     context.callbacks.message(f"{name}: {found.top1:.1%} of {found.n:,} images")
     spent = bundle.info.get("spent")
@@ -335,7 +326,6 @@ def _result(
     units: Sequence[Unit],
     complete: bool,
 ) -> Comparison:
-    """What there is so far."""
     request, data = context.request, context.data
     trials = [unit for unit in units if isinstance(unit, Trial)]
     cells = [unit for unit in units if isinstance(unit, Cell)]

@@ -15,30 +15,19 @@ from vitreous.errors import UserError
 from vitreous.studies.compare.request import CompareRequest
 from vitreous.training.deadline import MARGIN, Deadline, format_budget
 
-GRID = (0.3, 1.0, 3.0)
-"""Factors of the recipe's learning rate that are tried for every model."""
-TRIAL = 0.5
-"""What a trial may take, as a fraction of a cell's time."""
-BIAS = 0.05
-"""The fraction of the whole time in which the models' inductive bias is measured."""
-TESTING = 0.1
-"""The fraction of the whole time in which all models are measured, outside the time of each."""
-VALIDATING = 0.25
-"""The fraction of a trial, the shortest training, in which its validation images may be looked at."""
-MIN_STEPS = 10
-"""Steps of a training; after fewer, neither a learning rate nor a model can be told from another."""
-TIMED_STEPS = 2
-"""Steps that every training takes to see how long one lasts."""
-MIN_IMAGES = 50
-"""Images that a learning rate is chosen by, and that accuracies are of, where there are as many."""
-START_SECONDS = 3.0
-"""Of every training: to start the processes that decode, and to write the bundle."""
+GRID = (0.3, 1.0, 3.0)  # factors of the recipe's learning rate that are tried for every model
+TRIAL = 0.5  # what a trial may take, as a fraction of a cell's time
+BIAS = 0.05  # the fraction of the whole time in which the models' inductive bias is measured
+TESTING = 0.1  # the fraction of the whole time in which all models are measured, outside the time of each
+VALIDATING = 0.25  # the fraction of a trial, the shortest training, in which its validation images may be looked at
+MIN_STEPS = 10  # steps of a training; after fewer, neither a learning rate nor a model can be told from another
+TIMED_STEPS = 2  # steps that every training takes to see how long one lasts
+MIN_IMAGES = 50  # images that a learning rate is chosen by, and that accuracies are of, where there are as many
+START_SECONDS = 3.0  # of every training: to start the processes that decode, and to write the bundle
 SLACK = 1.1
 """Times as long as was computed is the budget that is said to do: speeds differ from one measurement to the next."""
-BIAS_FORWARD_PASSES = 40
-"""How often an image is looked at to measure the bias, roughly, gradients counted in."""
-MIN_BIAS_IMAGES, MAX_BIAS_IMAGES = 16, 200
-"""Fewer say little, more hardly change a mean."""
+BIAS_FORWARD_PASSES = 40  # how often an image is looked at to measure the bias, roughly, gradients counted in
+MIN_BIAS_IMAGES, MAX_BIAS_IMAGES = 16, 200  # fewer say little, more hardly change a mean
 
 
 @dataclass(frozen=True)
@@ -60,12 +49,9 @@ def cells_of(models: Sequence[str], request: CompareRequest) -> list[CellKey]:
 class ModelSpeed:
     """Seconds that a model takes."""
 
-    image: float
-    """To predict one image, decoding included."""
-    step: float = 0.0
-    """For one training step; this and the next are 0 for a finished model, which is only measured."""
-    step_flops: float = 0.0
-    """Floating-point operations of one step."""
+    image: float  # to predict one image, decoding included
+    step: float = 0.0  # for one training step; this and the next are 0 for a finished model, which is only measured
+    step_flops: float = 0.0  # floating-point operations of one step
 
 
 @dataclass(frozen=True)
@@ -73,22 +59,14 @@ class ComparePlan:
     """What holds for every training."""
 
     cell_seconds: float
-    tuned: bool
-    """Whether learning rates are tried; else every model has the recipe's own."""
-    tuned_on: float
-    """The fraction of the images on which they are tried: the largest that was asked for at first."""
-    evaluations: int
-    """How often each training looks at its validation images."""
-    val_images: int
-    """The validation images that choose weights and learning rates, a random part of all."""
-    measured_images: int
-    """The images that accuracies are of, a random part of all."""
-    cell_flops: float | None = None
-    """With equal operations."""
-    bias_images: int = 0
-    """On which the inductive bias is measured; 0 where there is no time for it."""
-    image_seconds: dict[str, float] = field(default_factory=dict)
-    """What each model takes to predict an image."""
+    tuned: bool  # whether learning rates are tried; else every model has the recipe's own
+    tuned_on: float  # the fraction of the images on which they are tried: the largest that was asked for at first
+    evaluations: int  # how often each training looks at its validation images
+    val_images: int  # the validation images that choose weights and learning rates, a random part of all
+    measured_images: int  # the images that accuracies are of, a random part of all
+    cell_flops: float | None = None  # with equal operations
+    bias_images: int = 0  # on which the inductive bias is measured; 0 where there is no time for it
+    image_seconds: dict[str, float] = field(default_factory=dict)  # what each model takes to predict an image
 
 
 def plan_comparison(

@@ -19,8 +19,7 @@ from vitreous.training.folder import training_to_json
 SHARED = ("objective", "augment", "optimizer", "batch_size", "ema", "whiten", "validation", "split_seed")
 """Fields of a training that all cells have in common, but for the learning rate."""
 
-STEPS_APART = 1.1
-"""Times as many steps as with another seed are worth a remark."""
+STEPS_APART = 1.1  # times as many steps as with another seed are worth a remark
 
 
 @dataclass(frozen=True)
@@ -28,16 +27,12 @@ class Judged:
     """What accuracies are of."""
 
     split: Split
-    held_out: bool
-    """Whether they are part of what the data have for training."""
-    there: int
-    """Images of the split."""
-    images: int
-    """Of these, how many are measured."""
+    held_out: bool  # whether they are part of what the data have for training
+    there: int  # images of the split
+    images: int  # of these, how many are measured
 
 
 def describe_model(name: str, config: ModelConfig, trained: bool, learning_rate: float | None) -> Compared:
-    """A model as the page describes it."""
     counts = count_parameters(config), count_flops(config)
     return Compared(name, described(config), *counts, config.image_size, trained, learning_rate)
 
@@ -69,7 +64,6 @@ def remarks(
     judged: Judged,
     plan: ComparePlan | None,
 ) -> Iterator[str]:
-    """What a reader should beware of."""
     trained, finished = ([m for m in models if m.trained is kind] for kind in (True, False))
     if judged.split != "test":
         where = (

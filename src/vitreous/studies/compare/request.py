@@ -45,7 +45,6 @@ class CompareRequest:
     """NAME=VALUE: Set one field of every training, such as batch_size=128; may be repeated."""
 
     def check(self) -> None:
-        """Refuse what makes no sense in any comparison."""
         if not self.fractions:
             raise UserError("fractions: none given; give some, such as 0.1 and 1.")
         for fraction in self.fractions:
@@ -68,7 +67,6 @@ class Candidate:
 
     @property
     def folder(self) -> str:
-        """A name for its folder."""
         return re.sub(r"[^\w.+@=-]", "_", self.name.strip("/").replace("/", "-"))
 
 

@@ -42,12 +42,9 @@ class Labelling:
 
     index: Labels
     """(n,) which images of the source these are, in rising order; those that could not be read are missing."""
-    probabilities: Shares
-    """(n, K)."""
-    temperature: float
-    """By which the teacher's scores were divided, fitted to the validation images; 1 without any."""
-    asked: int
-    """Images of the source that there was time to look at."""
+    probabilities: Shares  # (n, K)
+    temperature: float  # by which the teacher's scores were divided, fitted to the validation images; 1 without any
+    asked: int  # images of the source that there was time to look at
 
     @property
     def labels(self) -> Labels:

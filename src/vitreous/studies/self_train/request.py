@@ -42,7 +42,6 @@ class SelfTrainRequest(LabelledRequest):
     """soft: learn the teacher's probabilities; hard: learn its likeliest class."""
 
     def check(self) -> None:
-        """Refuse what makes no sense together."""
         super().check()
         if self.student is not None:
             FitRequest(self.labelled, model=self.student, image_size=self.image_size).check()

@@ -26,10 +26,8 @@ from vitreous.training.folder import RESULT, read_config
 from vitreous.training.result import FitResult
 from vitreous.weights.bundle import load_bundle
 
-SHOWN_IMAGES = 24
-"""Of each kind on the page."""
-SHOWN_CLASSES = 3
-"""That are named for each image."""
+SHOWN_IMAGES = 24  # of each kind on the page
+SHOWN_CLASSES = 3  # that are named for each image
 
 
 @dataclass(frozen=True)
@@ -37,18 +35,14 @@ class SelfTrainResult:
     """What a self-training came to."""
 
     run: str
-    bundle: str
-    """Of the kept round."""
+    bundle: str  # of the kept round
     finished: bool
     classes: tuple[str, ...]
-    labelled: int
-    """Images with labels that were learned from, those for validation and test aside."""
+    labelled: int  # images with labels that were learned from, those for validation and test aside
     unlabelled: int
-    duplicates: int
-    """Unlabelled images that were left out, as they are among the labelled ones."""
+    duplicates: int  # unlabelled images that were left out, as they are among the labelled ones
     rounds: tuple[Round, ...]
-    best: int
-    """The number of the kept round: the one with the highest validation accuracy."""
+    best: int  # the number of the kept round: the one with the highest validation accuracy
     changed: int
     """Images that the kept model labels otherwise than the teacher it learned from, or than the last teacher where
     the first is kept."""
@@ -58,7 +52,6 @@ class SelfTrainResult:
     remarks: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Every field, for `json.dumps`."""
         found = asdict(self)
         if self.against_teacher is not None:  # by images that chose the round the interval promises too much
             found["against_teacher"]["chose_the_round"] = self.against_teacher.split == "val"

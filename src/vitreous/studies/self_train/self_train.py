@@ -55,14 +55,10 @@ from vitreous.training.train import train
 from vitreous.weights.bundle import load_bundle, save_bundle
 from vitreous.weights.source import open_weights
 
-CLOSING = 0.1
-"""The fraction of a budget that is kept for the last labels and the page."""
-WRITING_SECONDS = 3.0
-"""What the page takes on two quiet cores."""
-PAIRING = 0.3
-"""The fraction of what is left after the rounds in which the kept student is set beside the first teacher."""
-MIN_ROUND_SECONDS = 1.0
-"""What a round is given however late it is."""
+CLOSING = 0.1  # the fraction of a budget that is kept for the last labels and the page
+WRITING_SECONDS = 3.0  # what the page takes on two quiet cores
+PAIRING = 0.3  # the fraction of what is left after the rounds in which the kept student is set beside the first teacher
+MIN_ROUND_SECONDS = 1.0  # what a round is given however late it is
 
 
 def self_train(
@@ -272,7 +268,6 @@ def _against_teacher(context: SelfTrainContext, best: int, earlier: float) -> Pa
 
 
 def _final_labels(context: SelfTrainContext, best: int, earlier_labels: Labelling | None, earlier: float) -> Labelling:
-    """What the kept model predicts of the unlabelled images."""
     place, data, deadline = context.folder / "labels" / "final", context.labelled, context.deadline
     if (kept := read_labels(place)) is not None:
         return kept
@@ -291,7 +286,6 @@ def _final_labels(context: SelfTrainContext, best: int, earlier_labels: Labellin
 
 
 def _copy_bundle(source: Path, target: Path) -> None:
-    """The same bundle in another place, complete or not there."""
     with new_folder(target) as folder:
         for path in source.iterdir():
             if path.name != MANIFEST:

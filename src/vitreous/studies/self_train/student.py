@@ -25,8 +25,7 @@ from vitreous.training.train import train
 MIN_LABELLED = 1 / 15
 """The least fraction of images that a person labelled: with fewer they come several times. The paper's batches have 14
 unlabelled images for each labelled one."""
-LABELLING = 0.3
-"""The fraction of a round's time after which the teacher labels no more images."""
+LABELLING = 0.3  # the fraction of a round's time after which the teacher labels no more images
 
 
 @dataclass(frozen=True)
@@ -40,17 +39,14 @@ class SelfTrainContext:
     labelled: Data
     """Split as all rounds have it: with its val split, and of the training images the fraction that is learned."""
     unlabelled: Source
-    duplicates: int
-    """Unlabelled images that were left out, as they are among the labelled ones."""
+    duplicates: int  # unlabelled images that were left out, as they are among the labelled ones
     notes: tuple[str, ...]
     deadline: Deadline | None
 
     def round_place(self, number: int) -> Path:
-        """The run folder of a round."""
         return self.folder / f"round-{number}"
 
     def labels_place(self, number: int) -> Path:
-        """The labels that the teacher of a round gave."""
         return self.folder / "labels" / f"round-{number}"
 
     def earlier_labels(self, number: int) -> Path | None:

@@ -41,18 +41,13 @@ from vitreous.training.train import train
 from vitreous.weights.bundle import Bundle
 
 FINE_TUNED: tuple[Protocol, ...] = ("vtab-1k", "full")
-RATES = (2e-4, 6e-4)
-"""The light sweep: learning rates that are tried on 800 images and judged on 200."""
-TRIAL = 0.25
-"""The fraction of the time for trainings that each trial may take; the rest is for the final one."""
-TESTING = 0.4
-"""The fraction of a task's time that the test split may take."""
-CONVERTING = 20.0
-"""Seconds that an engine takes to be made and proved, where the test split is so large that it pays."""
+RATES = (2e-4, 6e-4)  # the light sweep: learning rates that are tried on 800 images and judged on 200
+TRIAL = 0.25  # the fraction of the time for trainings that each trial may take; the rest is for the final one
+TESTING = 0.4  # the fraction of a task's time that the test split may take
+CONVERTING = 20.0  # seconds that an engine takes to be made and proved, where the test split is so large that it pays
 HELD_OUT = 0.1
 """The fraction of the images that chooses the weights under the protocol full, where the data have no val split."""
-MIN_IMAGES = 50
-"""Test images that are measured at least."""
+MIN_IMAGES = 50  # test images that are measured at least
 WHOLE_IMAGES = {
     "augment.crop_scale": "none",
     "augment.pad": "0",
@@ -68,8 +63,7 @@ class TransferContext:
     """What all trainings and measurements of a transfer are done with."""
 
     request: TransferRequest
-    given: Bundle
-    """The model as it was opened."""
+    given: Bundle  # the model as it was opened
     folder: Path
     runtime: Runtime
     callbacks: Callbacks
@@ -79,12 +73,10 @@ class TransferContext:
 class FineTuned:
     """The final training of a task, and those before it."""
 
-    results: tuple[FitResult, ...]
-    """The final one last."""
+    results: tuple[FitResult, ...]  # the final one last
     place: Path
     digests: dict[str, str]
-    images: int
-    """That are learned from."""
+    images: int  # that are learned from
     trials: tuple[TransferTrial, ...] = ()
 
 
@@ -268,13 +260,11 @@ def _flops(result: FitResult, forward: int, evaluations: int) -> float:
 
 
 def _quality(result: FitResult) -> tuple[float, float]:
-    """Accuracy, and then the loss that is lower."""
     assert result.validation is not None
     return result.validation.top1, -result.validation.loss
 
 
 def flattened(fields: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Setting]]:
-    """Every setting by its dotted name."""
     for name, value in fields.items():
         if isinstance(value, Mapping):
             yield from flattened(value, f"{prefix}{name}.")

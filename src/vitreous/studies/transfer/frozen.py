@@ -32,10 +32,8 @@ FROZEN: tuple[Protocol, ...] = ("linear", "knn", "fewshot-5")
 SHOTS = 5
 NEIGHBOURS = 20
 """Which of the k is reported: the one that DINO's authors found best throughout. The others are in the settings."""
-MIN_IMAGES = 50
-"""Images of which features are wanted at least, of each split."""
-TESTING = 0.5
-"""The fraction of the time that test images may take."""
+MIN_IMAGES = 50  # images of which features are wanted at least, of each split
+TESTING = 0.5  # the fraction of the time that test images may take
 
 
 def measure_frozen(

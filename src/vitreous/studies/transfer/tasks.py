@@ -25,8 +25,7 @@ from vitreous.training.folder import count_images, digest_splits, run_name
 from vitreous.training.request import same_place
 
 ALL = "all"
-SEED = 0
-"""By which images are set aside, and random parts of them are taken: the same for every model."""
+SEED = 0  # by which images are set aside, and random parts of them are taken: the same for every model
 
 
 @dataclass(frozen=True)
@@ -34,14 +33,11 @@ class NamedTask:
     """A task as a person named it, not opened yet."""
 
     name: str
-    place: str
-    """`data:NAME`, a path, or an address."""
-    dataset: Dataset | None
-    """The row of the table that it is."""
+    place: str  # `data:NAME`, a path, or an address
+    dataset: Dataset | None  # the row of the table that it is
 
     @property
     def vtab(self) -> Vtab | None:
-        """Its place in VTAB."""
         return None if self.dataset is None else self.dataset.vtab
 
     @property
@@ -55,7 +51,6 @@ class NamedTask:
         return self.dataset is None or not self.place.startswith(PREFIX) or is_here(self.dataset, data_root())
 
     def absent(self) -> Absent:
-        """What to say where they are not."""
         reason = f"not in {data_root()}; get it with `vitreous data get {self.name}`"
         return Absent(self.name, None if self.vtab is None else self.vtab.group, None, reason)
 
@@ -65,8 +60,7 @@ class OpenTask:
     """A task with its images."""
 
     named: NamedTask
-    data: Data
-    """With a test split."""
+    data: Data  # with a test split
     task: Task
 
 

@@ -33,10 +33,8 @@ from vitreous.training.folder import CONFIG, DataIdentity, run_name, run_place
 from vitreous.weights.adapt import adapt
 from vitreous.weights.bundle import Bundle, weights_digest
 
-WRITING_SECONDS = 4.0
-"""What the page takes on two quiet cores."""
-MIN_SECONDS = 20.0
-"""Below which nothing can be learned or measured that is worth a line."""
+WRITING_SECONDS = 4.0  # what the page takes on two quiet cores
+MIN_SECONDS = 20.0  # below which nothing can be learned or measured that is worth a line
 
 
 class TaskUnit(NamedTuple):
