@@ -9,8 +9,8 @@ import numpy as np
 from support.contents import NASTY, bundle, content, plain_page, scored
 from vitreous.model.family import count_parameters
 from vitreous.report.content import Content
-from vitreous.report.numbers import parameters
-from vitreous.report.page import duration, operations, page
+from vitreous.report.numbers import duration, operations, parameters
+from vitreous.report.page import page
 from vitreous.report.plots import POINTS, _thinned
 from vitreous.report.scores import mistakes
 

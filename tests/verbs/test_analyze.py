@@ -132,7 +132,7 @@ def test_the_page_shows_the_numbers_and_needs_nothing_else(found):
     assert not re.search(r'(src|href)="(?!data:|#)', page)
     assert "<script" not in page
     for row in found.numbers.summary:
-        assert row.measure.replace("'", "&#x27;") in page
+        assert row.measure.replace("'", "&#39;") in page
     assert len(found.numbers.summary) == 13
     fractions = [row.values[0] for row in found.numbers.summary if row.share]
     assert len(fractions) == 6, "the attention distance, two probes, and the accuracy under three kinds of noise"
@@ -177,7 +177,7 @@ def test_images_without_labels(tmp_path, data, monkeypatch):
     }  # fmt: skip
     assert len(found.numbers.remarks) == 2, "that there are no labels, and what is left out"
     assert sum(row.share for row in found.numbers.summary) == 1, "the attention distance, and no accuracy"
-    assert all(row.measure.replace("'", "&#x27;") in found.page.read_text() for row in found.numbers.summary)
+    assert all(row.measure.replace("'", "&#39;") in found.page.read_text() for row in found.numbers.summary)
     monkeypatch.setattr("vitreous.report.analysis.analysis_page", lambda numbers: "")
     assert analyze([plain()], data=data / "train" / "red", out=tmp_path / "out").numbers.data.images == 8
 

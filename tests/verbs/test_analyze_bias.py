@@ -69,7 +69,7 @@ def test_the_page_shows_the_numbers_and_needs_nothing_else(found):
     assert "<script" not in page
     for row in summarise_bias([bias for _, bias in found.numbers.models]):
         assert row.measure in page
-        assert row.reading.replace("'", "&#x27;") in page
+        assert row.reading.replace("'", "&#39;") in page
     radius = found.numbers.models[0][1].receptive_field.radius
     assert f"{100 * radius:.1f}\u00a0%" in page
 

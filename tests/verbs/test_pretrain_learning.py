@@ -107,7 +107,7 @@ def test_a_collapse_is_said_within_two_hundred_steps(packed, tmp_path, monkeypat
     records = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     begins = next(r["step"] for r in records if r.get("information", 1) < 0.02)
     assert shown.index(True) + 1 <= begins + 200
-    assert result.alarms[0].replace("'", "&#x27;") in (tmp_path / "run/report.html").read_text()
+    assert result.alarms[0].replace("'", "&#39;") in (tmp_path / "run/report.html").read_text()
     assert result.alarms[0] in (tmp_path / "run/bundle/README.md").read_text()
 
 

@@ -12,10 +12,8 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from vitreous.report.html import Html, tag
-from vitreous.report.plots import ACCENT, INK, QUIET, SUPERSCRIPT, VARIABLES, page_style, shortened, to_svg
+from vitreous.report.plots import ACCENT, COLOURS, INK, QUIET, SUPERSCRIPT, line_colour, page_style, shortened, to_svg
 
-# The first is the page's own; the others can be read on light and on dark ground.
-COLOURS = (ACCENT, "#d9730d", "#8b6fd6", "#5f9a22", "#cf4f86", "#9a7b4f")
 MARKERS = ("o", "s", "^", "D", "v", "P")
 
 
@@ -45,9 +43,7 @@ def colour_key(names: Sequence[str]) -> Html:
     """Which colour is whose."""
     parts = []
     for number, name in enumerate(names):
-        colour = COLOURS[number % len(COLOURS)]
-        shown = f"var({VARIABLES[colour]})" if colour in VARIABLES else colour
-        parts.append(tag("span", tag("span", "●", style=f"color: {shown}"), f"\u00a0{name}\u2003"))
+        parts.append(tag("span", tag("span", "●", style=f"color: {line_colour(number)}"), f"\u00a0{name}\u2003"))
     return tag("p", *parts)
 
 

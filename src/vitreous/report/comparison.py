@@ -9,8 +9,7 @@ from vitreous.report.analysis_plots import Line, colour_key, joined_names, lines
 from vitreous.report.bias import bias_section
 from vitreous.report.compared import Comparison, ComparisonRow, share_text
 from vitreous.report.html import Html, document, facts, table, tag
-from vitreous.report.numbers import parameters
-from vitreous.report.page import duration, operations
+from vitreous.report.numbers import duration, operations, parameters
 from vitreous.report.plots import shortened
 
 UNFINISHED = ": it was stopped, and these are the cells that it has so far; repeat the command to go on."

@@ -1,28 +1,66 @@
-"""HTML as text: whatever is not marked as HTML already is escaped, so that no class name can break a page."""
+"""Pages from the templates of this package: whatever is not marked as HTML already is escaped and made visible, so that
+no class name can break a page."""
 
 from __future__ import annotations
 
 import base64
 import io
+import shlex
 from collections.abc import Iterable, Sequence
-from html import escape
-from importlib import resources
+from functools import cache
+from typing import Any
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2.environment import TemplateModule
+from markupsafe import Markup, escape
 from PIL import Image
 
+from vitreous import __version__
+from vitreous.report import numbers
+from vitreous.report.plots import line_colour, shortened
 from vitreous.storage.overwrite import GENERATOR
 from vitreous.weights.markdown import visible
 
-STYLE = "page.css"
+Html = Markup
+"""Text that is HTML already."""
 
 
-class Html(str):
-    """Text that is HTML already."""
+def render(template: str, **content: Any) -> str:
+    """The page that the template makes of the content."""
+    return _environment().get_template(template).render(content)
+
+
+def macros(template: str) -> TemplateModule:
+    """A template's macros, as functions that return HTML."""
+    return _environment().get_template(template).module
+
+
+@cache
+def _environment() -> Environment:
+    made = Environment(
+        loader=PackageLoader("vitreous.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_shown,
+    )
+    made.globals |= {"generator": GENERATOR, "version": __version__}
+    made.filters |= {one.__name__: one for one in (data_uri, line_colour, shortened)}
+    made.filters |= {name: one for name, one in vars(numbers).items() if callable(one)}
+    made.filters["quoted"] = shlex.quote
+    made.filters["anchor"] = lambda title: title.lower().replace(" ", "-")
+    return made
+
+
+def _shown(value: Any) -> Any:
+    """What a template shows of a value: of text also what cannot be seen, such as stray bytes in a file's name."""
+    return value if hasattr(value, "__html__") else visible(str(value), keep="\n\t")
 
 
 def text(content: str) -> Html:
-    """Any text, to be shown as it is; what cannot be seen, such as stray bytes in a file's name, is written out."""
-    return content if isinstance(content, Html) else Html(escape(visible(content, keep="\n\t")))
+    """Any text, to be shown as it is; what cannot be seen is written out."""
+    return escape(_shown(content))
 
 
 def join(parts: Iterable[str]) -> Html:
@@ -75,14 +113,4 @@ def data_uri(image: Image.Image, side: int | None = None) -> Html:
 
 def document(title: str, body: Iterable[str]) -> str:
     """A whole page, which needs nothing but itself."""
-    style = resources.files("vitreous.report").joinpath(STYLE).read_text(encoding="utf-8")
-    head = join(
-        [
-            Html(f'<meta charset="utf-8"><meta name="generator" content="{GENERATOR}">'),
-            Html('<meta name="viewport" content="width=device-width, initial-scale=1">'),
-            Html('<meta name="color-scheme" content="light dark"><link rel="icon" href="data:,">'),
-            tag("title", title),
-            Html(f"<style>{style}</style>"),
-        ]
-    )
-    return f'<!doctype html>\n<html lang="en">\n{tag("head", head)}\n{tag("body", tag("main", *body))}\n</html>\n'
+    return render("written.html", title=title, body=join(body))

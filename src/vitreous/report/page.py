@@ -14,9 +14,9 @@ from vitreous.model import family
 from vitreous.model.family import count_flops, count_parameters
 from vitreous.report.content import Content, Look, Run
 from vitreous.report.html import Html, document, facts, tag
-from vitreous.report.numbers import parameters
+from vitreous.report.numbers import duration, operations, parameters, percent
 from vitreous.report.plots import Series, curves, page_style, to_svg
-from vitreous.report.scores import calibration, classes, examples, mistakes, percent, scores
+from vitreous.report.scores import calibration, classes, examples, mistakes, scores
 from vitreous.report.token_labels import token_labels
 
 DRAWN = frozenset({"step", "loss", "accuracy", "standard_error", "learning_rate", "norm"})
@@ -175,22 +175,6 @@ def cost(c: ModelConfig, spent: Cost | None) -> dict[str, str]:
     found["One answer"] = operations(count_flops(c))
     found["Parameters"] = f"{count_parameters(c):,}"
     return found
-
-
-def operations(flops: float) -> str:
-    """A number of floating-point operations in words."""
-    for name, size in (("EFLOP", 1e18), ("PFLOP", 1e15), ("TFLOP", 1e12), ("GFLOP", 1e9), ("MFLOP", 1e6)):
-        if flops >= size:
-            return f"{flops / size:.3g} {name}"
-    return f"{flops:.0f} FLOP"
-
-
-def duration(seconds: float) -> str:
-    """A time as a person says it."""
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def _left_out(content: Content) -> list[Html]:

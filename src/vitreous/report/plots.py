@@ -12,13 +12,13 @@ from typing import Any
 
 import matplotlib
 import numpy as np
+from markupsafe import Markup as Html
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from vitreous.explain import plots as weight_plots
-from vitreous.report.html import Html
 from vitreous.weights.markdown import visible
 
 Series = tuple[Sequence[float], Sequence[float]]
@@ -28,6 +28,9 @@ Series = tuple[Sequence[float], Sequence[float]]
 INK, QUIET, LINE, ACCENT, PAGE = "#010203", "#040506", "#070809", "#0a0b0c", "#0d0e0f"
 VARIABLES = {INK: "--ink", QUIET: "--quiet", LINE: "--line", ACCENT: "--accent", PAGE: "--page"}
 VARIABLES |= {weight_plots.INK: "--quiet", weight_plots.DOT: "--accent"}
+
+# The first is the page's own; the others can be read on light and on dark ground.
+COLOURS = (ACCENT, "#d9730d", "#8b6fd6", "#5f9a22", "#cf4f86", "#9a7b4f")
 
 SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",
@@ -58,6 +61,12 @@ POINTS = 150
 """As many as a small plot can show."""
 LARGEST = 1.6
 """How many pixels a point of the figure may become; in a narrow page it is fewer."""
+
+
+def line_colour(number: int) -> str:
+    """The colour of a page's models, as CSS has it."""
+    colour = COLOURS[number % len(COLOURS)]
+    return f"var({VARIABLES[colour]})" if colour in VARIABLES else colour
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from typing import Any
 from vitreous.evaluation.classify import ENOUGH, ClassificationResult
 from vitreous.report.content import Example, SplitScores
 from vitreous.report.html import Html, image, join, table, tag
+from vitreous.report.numbers import interval, percent
 from vitreous.report.plots import FULL_MATRIX, confusion, reliability
 
 HARDEST = 12
@@ -16,16 +17,6 @@ HARDEST = 12
 PAIRS = 10
 SIDE = 256
 """Pixels of the longer side of an image: sharp at the size shown, and some 15 kB."""
-
-
-def percent(share: float) -> str:
-    """A share as it is read: 0.8886 is 88.9 %."""
-    return f"{100 * share:.1f}\u00a0%"
-
-
-def interval(low: float, high: float) -> str:
-    """ "86.9 to 90.6 %"."""
-    return f"{100 * low:.1f} to {percent(high)}"
 
 
 def scores(splits: Sequence[SplitScores]) -> Iterable[Html]:

@@ -8,10 +8,8 @@ from pathlib import PurePath
 
 from vitreous import __version__
 from vitreous.report.html import Html, document, image, table, tag
-from vitreous.report.numbers import parameters
-from vitreous.report.page import duration
+from vitreous.report.numbers import duration, interval, parameters, percent
 from vitreous.report.rounds import DoubtfulImage, Round, RoundScore, SelfTrainingContent
-from vitreous.report.scores import interval, percent
 
 SIDE = 200
 """Pixels of the longer side of an image."""

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from vitreous.config.study import Protocol
 from vitreous.report.html import Html, document, facts, table, tag
-from vitreous.report.numbers import parameters
-from vitreous.report.page import duration, operations
+from vitreous.report.numbers import duration, operations, parameters
 from vitreous.report.paper_table import BENCHMARKS, DAYS, EXAFLOPS, TABLE_2, core_days
 from vitreous.report.transferred import GROUPS, SOME_OF_VTAB, VTAB, Mean, Task, TaskScore, TransferResult
 
