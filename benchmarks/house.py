@@ -176,6 +176,11 @@ ALLOWED = {
     "verbs/predict.py part": "an output file of a prediction in parts: WORDS.md allows this one",
     "training/teaching/token_labels.py shares": "written in run folders",
     "studies/transfer scores": "accuracies of a task; no logits there",
+    "evaluation/classify.py share": "a key of most_confused in result.json",
+    "evaluation/classify.py surest_wrong": "a key in result.json",
+    "evaluation/classify.py surest_right": "a key in result.json",
+    "evaluation/corruptions.py scores": "a key in --json; accuracies by corruption, no logits there",
+    "evaluation/intervals.py ahead": "a key of the verdicts in compare.json",
 }
 """Names that a word above is right for: where (a file or folder, with the name) and why."""
 

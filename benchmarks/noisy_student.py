@@ -39,7 +39,7 @@ from measure import RESULTS, write_result
 from vitreous.callbacks import Callbacks
 from vitreous.data.copies import without_copies
 from vitreous.data.source import Labels, Source, open_data
-from vitreous.evaluation.spread import Accuracies, difference
+from vitreous.evaluation.intervals import Accuracies, difference
 from vitreous.model.family import named_config
 from vitreous.verbs.evaluate import evaluate
 from vitreous.verbs.fit import fit
@@ -292,7 +292,7 @@ def summary(cells: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     for other in HEADLINES:
         if "student" in ways and ways["student"].keys() & ways.get(other, {}).keys():
             told = difference(accuracies["student"], accuracies[other])
-            row = {"value": told.value, "margin": told.margin, "told_apart": told.told_apart}
+            row = {"value": told.value, "margin": told.margin, "told_apart": told.significant}
             found["differences"][f"student minus {other}"] = row
     return found
 

@@ -37,8 +37,7 @@ from vitreous.config.model import ViTConfig
 from vitreous.config.objective import Mae
 from vitreous.data.batch import Batch
 from vitreous.data.source import Source, open_data
-from vitreous.evaluation.knn import vote_neighbours
-from vitreous.evaluation.probe import fit_linear
+from vitreous.evaluation.probe import fit_linear, vote_neighbours
 from vitreous.explain.analysis.numbers import Numbers
 from vitreous.model.family import build_network
 from vitreous.model.network import require

@@ -229,7 +229,7 @@ def test_evaluate_as_json(capsys, bundle, images):
     assert status == 0
     said = json.loads(out)
     assert (said["n"], said["top1"]) == (12, 1.0)
-    assert said["confusion"] == [[4, 0, 0], [0, 4, 0], [0, 0, 4]]
+    assert said["confusion"] == {"true": [0, 1, 2], "predicted": [0, 1, 2], "images": [4, 4, 4]}
     assert {"top5", "ece", "per_class", "most_confused", "top1_interval"} <= set(said)
 
 

@@ -8,7 +8,9 @@ import torch
 from sklearn.metrics import accuracy_score, confusion_matrix, log_loss, top_k_accuracy_score
 
 from vitreous import UserError
-from vitreous.evaluation.classify import ClassificationResult, expected_calibration_error, score_classes, wilson
+from vitreous.evaluation.calibration import expected_calibration_error
+from vitreous.evaluation.classify import ClassificationResult, score_classes
+from vitreous.evaluation.intervals import wilson
 
 
 def random_scores(n=300, classes=8, seed=0):
@@ -27,7 +29,7 @@ def test_against_scikit_learn():
     assert found.top1 == pytest.approx(accuracy_score(targets, scores.argmax(1)))
     assert found.top5 == pytest.approx(top_k_accuracy_score(targets, chance, k=5, labels=every))
     assert found.loss == pytest.approx(log_loss(targets, chance, labels=every))
-    assert np.array_equal(found.confusion, confusion_matrix(targets, scores.argmax(1), labels=every))
+    assert np.array_equal(found.confusion_matrix(), confusion_matrix(targets, scores.argmax(1), labels=every))
 
 
 def test_probabilities_say_the_same_as_their_logits():
@@ -154,3 +156,20 @@ def test_a_result_is_the_same_after_json(n):
     assert again == result
     assert again.most_confused() == result.most_confused()
     assert again.per_class == result.per_class
+
+
+def test_a_result_with_a_full_confusion_matrix_is_read_too():
+    """As results were written before 2026-11-18."""
+    result = score_classes(*random_scores(), list("abcdefgh"))
+    fields = json.loads(json.dumps({**result.to_json(), "confusion": result.confusion_matrix()}))
+    assert ClassificationResult.from_json(fields) == result
+
+
+def test_few_images_of_many_classes_need_little_room():
+    """Only the pairs that occur are kept, not all of 3,000 x 3,000."""
+    scores, targets = random_scores(n=50, classes=3000)
+    result = score_classes(scores, targets)
+    assert len(result.confusion) <= 50
+    text = json.dumps(result.to_json())
+    assert len(text) < 300_000
+    assert ClassificationResult.from_json(json.loads(text)) == result

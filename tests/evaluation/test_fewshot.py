@@ -6,8 +6,8 @@ import torch
 from sklearn.linear_model import Ridge
 
 from vitreous import UserError
-from vitreous.evaluation.classify import wilson
-from vitreous.evaluation.fewshot import draw_shots, fit_least_squares, mean_interval
+from vitreous.evaluation.intervals import wilson
+from vitreous.evaluation.probe import draw_shots, fit_least_squares, mean_interval
 
 
 def clouds(n, features, classes=5, seed=0):

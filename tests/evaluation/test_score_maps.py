@@ -13,9 +13,15 @@ from vitreous.config.bit import BiTConfig
 from vitreous.config.model import ModelConfig
 from vitreous.config.stem import ConvStem
 from vitreous.data.packed import ArraySource
-from vitreous.evaluation.feature_cache import logits_key
-from vitreous.evaluation.places import place_scores
-from vitreous.evaluation.score_maps import MapStore, StoredMaps, all_probabilities, image_digests, top_classes
+from vitreous.evaluation.features import logits_key
+from vitreous.evaluation.score_maps import (
+    MapStore,
+    StoredMaps,
+    all_probabilities,
+    image_digests,
+    region_logits,
+    top_classes,
+)
 from vitreous.model.family import build_network, classifiers, named_config
 from vitreous.model.network import Network
 from vitreous.storage import cache
@@ -76,7 +82,7 @@ def test_of_a_vit_or_hybrid_the_class_token_looks_at_each_patch_alone(subtests):
         with subtests.test(more=more):
             model, images = stirred(ViT(replace(VIT, **more))), random_images()
             expected = linear(model.head, alone(model, images)[:, :, 0]).reshape(3, 4, 6, 5)
-            np.testing.assert_allclose(place_scores(model, images), expected, atol=2e-5)
+            np.testing.assert_allclose(region_logits(model, images), expected, atol=2e-5)
 
 
 def test_where_norms_come_after_the_branches():
@@ -89,39 +95,39 @@ def test_where_norms_come_after_the_branches():
     y = layer_norm(block.norm1, z[:1] + linear(block.attn.proj, value))
     hidden = torch.nn.functional.gelu(torch.from_numpy(linear(block.mlp.fc1, y))).numpy()
     y = layer_norm(block.norm2, y + linear(block.mlp.fc2, hidden))
-    np.testing.assert_allclose(place_scores(model, images)[0].flatten(0, 1), linear(model.head, y), atol=2e-5)
+    np.testing.assert_allclose(region_logits(model, images)[0].flatten(0, 1), linear(model.head, y), atol=2e-5)
 
 
 def test_with_a_hidden_layer_before_the_classifier():
     model, images = stirred(ViT(replace(VIT, classifier="mlp"))), random_images()
     hidden = np.tanh(linear(model.pre_logits.fc, alone(model, images)[:, :, 0]))
-    np.testing.assert_allclose(place_scores(model, images), linear(model.head, hidden).reshape(3, 4, 6, 5), atol=2e-5)
+    np.testing.assert_allclose(region_logits(model, images), linear(model.head, hidden).reshape(3, 4, 6, 5), atol=2e-5)
 
 
 def test_with_a_distillation_token_both_classifiers_are_asked():
     model, images = stirred(ViT(replace(VIT, distilled=True))), random_images()
     both = alone(model, images)
     expected = (linear(model.head, both[:, :, 0]) + linear(model.head_dist, both[:, :, 1])) / 2
-    np.testing.assert_allclose(place_scores(model, images), expected.reshape(3, 4, 6, 5), atol=2e-5)
+    np.testing.assert_allclose(region_logits(model, images), expected.reshape(3, 4, 6, 5), atol=2e-5)
 
 
 def test_of_a_mean_of_patches_the_places_scores_have_the_images_as_their_mean():
     model, images = stirred(ViT(replace(VIT, pool="mean", class_token=False))), random_images()
     with torch.no_grad():
-        torch.testing.assert_close(place_scores(model, images).mean(dim=(1, 2)), model(images), atol=1e-5, rtol=0)
+        torch.testing.assert_close(region_logits(model, images).mean(dim=(1, 2)), model(images), atol=1e-5, rtol=0)
 
 
 def test_a_norm_after_the_mean_norms_each_patch():
     model, images = stirred(ViT(replace(VIT, pool="mean", class_token=False, norm_after_pool=True))), random_images()
     expected = linear(model.head, layer_norm(model.fc_norm, tokens_of(model, images)))
-    np.testing.assert_allclose(place_scores(model, images), expected.reshape(3, 4, 6, 5), atol=1e-5)
+    np.testing.assert_allclose(region_logits(model, images), expected.reshape(3, 4, 6, 5), atol=1e-5)
 
 
 def test_beside_the_class_token_each_patch_takes_the_place_of_the_mean():
     model, images = stirred(ViT(replace(VIT, pool="class+mean"))), random_images()
     tokens = tokens_of(model, images)
     both = np.concatenate([np.repeat(tokens[:, :1], 24, axis=1), tokens[:, 1:]], axis=2)
-    np.testing.assert_allclose(place_scores(model, images), linear(model.head, both).reshape(3, 4, 6, 5), atol=1e-5)
+    np.testing.assert_allclose(region_logits(model, images), linear(model.head, both).reshape(3, 4, 6, 5), atol=1e-5)
 
 
 def test_attention_pooling_of_one_patch_is_that_patch():
@@ -129,7 +135,7 @@ def test_attention_pooling_of_one_patch_is_that_patch():
     patches = torch.from_numpy(tokens_of(model, images)).float()
     with torch.no_grad():
         alone = [model.head(model.fc_norm(model.attn_pool(patches[:, i : i + 1])[0])) for i in range(24)]
-    torch.testing.assert_close(place_scores(model, images).flatten(1, 2), torch.stack(alone, 1), atol=1e-5, rtol=0)
+    torch.testing.assert_close(region_logits(model, images).flatten(1, 2), torch.stack(alone, 1), atol=1e-5, rtol=0)
 
 
 def test_of_a_cnn_the_classifier_is_a_convolution_over_the_feature_map(subtests):
@@ -144,7 +150,7 @@ def test_of_a_cnn_the_classifier_is_a_convolution_over_the_feature_map(subtests)
             with torch.no_grad():
                 cells = model.feature_map(images)
                 expected = nn.functional.conv2d(cells, layer.weight[:, :, None, None], layer.bias).permute(0, 2, 3, 1)
-                found = place_scores(model, images)
+                found = region_logits(model, images)
                 assert found.shape[1] * 1.5 == found.shape[2]
                 torch.testing.assert_close(found, expected, atol=2e-4, rtol=1e-4)
                 torch.testing.assert_close(found.mean(dim=(1, 2)), model(images), atol=2e-4, rtol=1e-4)
@@ -162,7 +168,7 @@ def test_a_network_without_places_is_refused():
         representation = forward
 
     with pytest.raises(UserError, match="'vit'"):
-        place_scores(Blind(), random_images())
+        region_logits(Blind(), random_images())
 
 
 # What is kept

@@ -16,8 +16,8 @@ def text_of(page):
 def test_the_numbers_of_the_page():
     found = comparison()
     rows = {(row.model, row.fraction): row for row in found.rows}
-    assert rows[CONV, 0.1].ahead.told_apart
-    assert not rows[CONV, 1.0].ahead.told_apart
+    assert rows[CONV, 0.1].ahead.significant
+    assert not rows[CONV, 1.0].ahead.significant
     assert rows[PLAIN, 0.1].ahead is None
     assert rows[DONE, None].accuracies.mean == 0.9
     html = comparison_page(found)

@@ -11,7 +11,7 @@ from vitreous.config.data import Preprocess
 from vitreous.config.train import Optimizer, Training
 from vitreous.distributed.meter import Cost
 from vitreous.evaluation.classify import score_classes
-from vitreous.evaluation.paired import Paired
+from vitreous.evaluation.intervals import Paired
 from vitreous.explain.weight_plots import WeightPlots
 from vitreous.report.content import Content, Example, Run, SplitScores
 from vitreous.report.page import looks, page

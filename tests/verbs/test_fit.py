@@ -17,8 +17,8 @@ from vitreous.cli import main
 from vitreous.data.folder import FolderSource
 from vitreous.data.loader import Loader
 from vitreous.data.source import open_data
+from vitreous.evaluation.calibration import fit_temperature
 from vitreous.evaluation.features import compute_features
-from vitreous.evaluation.temperature import fit_temperature
 from vitreous.training.folder import read_config
 from vitreous.training.page import write_run_page
 from vitreous.training.recipes.supervised import RECIPES

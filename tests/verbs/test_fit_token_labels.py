@@ -20,7 +20,7 @@ from vitreous import UserError, ViT
 from vitreous.callbacks import Callbacks
 from vitreous.config.objective import Supervised, TokenLabel
 from vitreous.data.source import open_data
-from vitreous.evaluation.places import place_scores
+from vitreous.evaluation.score_maps import region_logits
 from vitreous.training.folder import read_config
 from vitreous.training.page import write_report
 from vitreous.training.recipes.supervised import DatasetStats, recipe
@@ -139,7 +139,7 @@ def test_the_maps_are_the_teachers_answers_for_the_whole_image(data, teacher, tm
     for index in (0, 5, 20):
         image = Image.open(source.name(index)).resize((16, 16), Image.Resampling.BICUBIC)
         images = torch.from_numpy(np.array(image)).permute(2, 0, 1)[None] / 127.5 - 1
-        expected = place_scores(model, images).softmax(-1)[0]
+        expected = region_logits(model, images).softmax(-1)[0]
         torch.testing.assert_close(found[teacher][index], expected, atol=1e-3, rtol=0)
     torch.testing.assert_close(found[teacher], found[other], atol=1e-3, rtol=0)
     assert found[teacher].argmax(-1).unique().numel() > 1  # or columns could be exchanged unseen
@@ -207,9 +207,9 @@ def test_making_that_was_killed_goes_on_and_ends_with_the_same_bits(
         calls.append(len(images))
         if len(calls) == 4:
             raise RuntimeError("the power is gone")
-        return place_scores(network, images)
+        return region_logits(network, images)
 
-    monkeypatch.setattr("vitreous.training.teaching.token_labels.place_scores", dying)
+    monkeypatch.setattr("vitreous.training.teaching.token_labels.region_logits", dying)
     with pytest.raises(RuntimeError):
         taught(data, teacher, tmp_path / "part")
     heard = []

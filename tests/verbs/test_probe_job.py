@@ -16,7 +16,7 @@ from vitreous import UserError, ViT, ViTConfig, probe
 from vitreous.cli import main
 from vitreous.config.data import Preprocess
 from vitreous.data.source import Data, open_data
-from vitreous.evaluation.classify import wilson
+from vitreous.evaluation.intervals import wilson
 from vitreous.weights.bundle import Bundle, load_bundle
 
 

@@ -22,7 +22,7 @@ from vitreous.callbacks import Callbacks
 from vitreous.data.source import open_data, split_validation
 from vitreous.distributed.meter import Cost
 from vitreous.distributed.world import World
-from vitreous.evaluation.paired import Paired
+from vitreous.evaluation.intervals import Paired
 from vitreous.report.rounds import Round, RoundScore
 from vitreous.studies.self_train import self_train as study
 from vitreous.studies.self_train import student

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vitreous.evaluation.classify import expected_calibration_error, wilson
-from vitreous.evaluation.spread import NORMAL
+from vitreous.evaluation.calibration import expected_calibration_error
+from vitreous.evaluation.intervals import NORMAL, wilson
 
 
 @dataclass(frozen=True)

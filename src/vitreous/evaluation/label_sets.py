@@ -15,11 +15,12 @@ import torch
 from torch import Tensor
 
 from vitreous.errors import UserError
-from vitreous.evaluation.classify import Bin, calibration_bins, expected_calibration_error, wilson
+from vitreous.evaluation.calibration import Bin, calibration_bins, expected_calibration_error
+from vitreous.evaluation.intervals import wilson
 from vitreous.inputs import read_json
 
 _VALIDATION = re.compile(r"ILSVRC2012_val_(\d{8})(?!\d)")  # a validation image of ImageNet, whose number counts from 1
-_AT_ONCE = 4096  # rows of scores that are judged together, which bounds the memory
+_AT_ONCE = 4096  # rows of logits that are judged together, which bounds the memory
 
 LabelSet = tuple[int, ...]  # the classes of one image
 
@@ -96,25 +97,25 @@ def read_label_sets(path: str | Path, labels: Sequence[str]) -> LabelSets:
     return LabelSets(path, None, named)
 
 
-def score_label_sets(scores: Tensor, accepted: Sequence[LabelSet]) -> LabelSetResult:
-    """Judge scores (n, K) against the labels (n,) of each image; of equal scores the first wins."""
-    confidence, first, among = [], [], []
-    for start in range(0, len(scores), _AT_ONCE):
-        chance = scores[start : start + _AT_ONCE].double().softmax(dim=1)
-        allowed = torch.zeros(chance.shape, dtype=torch.bool)
+def score_label_sets(logits: Tensor, accepted: Sequence[LabelSet]) -> LabelSetResult:
+    """Judge logits (n, K) against the labels (n,) of each image; of equal logits the first wins."""
+    confidence, top1, top5 = [], [], []
+    for start in range(0, len(logits), _AT_ONCE):
+        probs = logits[start : start + _AT_ONCE].double().softmax(dim=1)
+        allowed = torch.zeros(probs.shape, dtype=torch.bool)
         for row, labels in zip(allowed, accepted[start : start + _AT_ONCE], strict=True):
             row[list(labels)] = True
-        best = chance.argsort(dim=1, descending=True, stable=True)[:, :5]
+        best = probs.argsort(dim=1, descending=True, stable=True)[:, :5]
         right = allowed.gather(1, best)
-        confidence.append(chance.gather(1, best[:, :1])[:, 0])
-        first.append(right[:, 0])
-        among.append(right.any(dim=1))
-    sure, right = torch.cat(confidence), torch.cat(first)
+        confidence.append(probs.gather(1, best[:, :1])[:, 0])
+        top1.append(right[:, 0])
+        top5.append(right.any(dim=1))
+    sure, right = torch.cat(confidence), torch.cat(top1)
     return LabelSetResult(
-        n=len(scores),
+        n=len(logits),
         top1=float(right.double().mean()),
-        top1_interval=wilson(int(right.sum()), len(scores)),
-        top5=float(torch.cat(among).double().mean()),
+        top1_interval=wilson(int(right.sum()), len(logits)),
+        top5=float(torch.cat(top5).double().mean()),
         ece=expected_calibration_error(sure, right),
         labels_per_image=sum(map(len, accepted)) / len(accepted),
         bins=calibration_bins(sure, right),

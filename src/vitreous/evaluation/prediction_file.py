@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, Protocol
+from typing import Any, BinaryIO, NamedTuple
 
 from torch import Tensor
 
@@ -72,51 +72,33 @@ def prediction_file(path: Path, classes: int, *, several: bool = False) -> Itera
 
     classes: K of the model. several: images may have more than one label, so the file has a list of them.
     """
-    with new_file(path) as file:
-        format_ = FORMATS[path.suffix.lower()](file, min(TOP, classes), several)
-        yield format_.write
-        format_.close()
+    with new_file(path) as file, FORMATS[path.suffix.lower()](file, min(TOP, classes), several) as write:
+        yield write
 
 
-class Format(Protocol):
-    """One kind of file."""
-
-    def __init__(self, file: BinaryIO, top: int, several: bool) -> None:
-        """top: how many classes each row has."""
-
-    def write(self, rows: Sequence[ImagePrediction]) -> None:
-        """Take in some more rows."""
-
-    def close(self) -> None:
-        """There are no more; the file itself is left open."""
-
-
-class CsvFormat:
+@contextmanager
+def _write_csv(file: BinaryIO, top: int, several: bool) -> Iterator[Write]:
     """A column for everything: path, label, right, probability, top1, probability1, top2, ...
 
     A text that a spreadsheet would take for a formula has an apostrophe before it, and so has one that begins with an
     apostrophe: whoever takes one away from each text that has it reads what was written.
     """
 
-    def __init__(self, file: BinaryIO, top: int, several: bool) -> None:
-        self._file, self._several = file, several
-        best = [name for k in range(1, top + 1) for name in (f"top{k}", f"probability{k}")]
-        self._line(["path", "labels" if several else "label", "right", "probability", *best])
-
-    def write(self, rows: Sequence[ImagePrediction]) -> None:
-        for row in rows:
-            label = json.dumps([as_text(name) for name in row.labels]) if self._several else row.labels[0]
-            best = [cell for name, probability in row.top for cell in (_cell(name), repr(probability))]
-            right = "true" if row.right else "false"
-            self._line([_cell(row.path), _cell(label), right, repr(row.probability), *best])
-
-    def close(self) -> None:
-        """Nothing is left."""
-
-    def _line(self, cells: Sequence[str]) -> None:
+    def write_line(cells: Sequence[str]) -> None:
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerow(cells)
-        self._file.write(text.getvalue().encode())
+        file.write(text.getvalue().encode())
+
+    def write(rows: Sequence[ImagePrediction]) -> None:
+        for row in rows:
+            label = json.dumps([as_text(name) for name in row.labels]) if several else row.labels[0]
+            best = [cell for name, probability in row.top for cell in (_cell(name), repr(probability))]
+            right = "true" if row.right else "false"
+            write_line([_cell(row.path), _cell(label), right, repr(row.probability), *best])
+
+    names = [name for k in range(1, top + 1) for name in (f"top{k}", f"probability{k}")]
+    write_line(["path", "labels" if several else "label", "right", "probability", *names])
+    yield write
 
 
 def _cell(text: str) -> str:
@@ -124,48 +106,41 @@ def _cell(text: str) -> str:
     return f"'{text}" if text.startswith(_FORMULA) else text
 
 
-class JsonLinesFormat:
+@contextmanager
+def _write_json_lines(file: BinaryIO, top: int, several: bool) -> Iterator[Write]:
     """An object for each image: {"path", "label", "right", "probability", "top": [{"label", "probability"}, ...]}."""
 
-    def __init__(self, file: BinaryIO, top: int, several: bool) -> None:
-        self._file, self._several = file, several
-
-    def write(self, rows: Sequence[ImagePrediction]) -> None:
+    def write(rows: Sequence[ImagePrediction]) -> None:
         for row in rows:
-            self._file.write(json.dumps(_fields(row, self._several), allow_nan=False).encode() + b"\n")
+            file.write(json.dumps(_fields(row, several), allow_nan=False).encode() + b"\n")
 
-    def close(self) -> None:
-        """Nothing is left."""
+    yield write
 
 
-class ParquetFormat:
+@contextmanager
+def _write_parquet(file: BinaryIO, top: int, several: bool) -> Iterator[Write]:
     """The fields of the JSON lines as columns; `top` is a list of structures."""
+    pa, parquet = _pyarrow(Path(getattr(file, "name", "predictions.parquet")))
+    best = pa.list_(pa.struct([("label", pa.string()), ("probability", pa.float64())]))
+    label = ("labels", pa.list_(pa.string())) if several else ("label", pa.string())
+    columns = [("path", pa.string()), label, ("right", pa.bool_()), ("probability", pa.float64()), ("top", best)]
+    schema = pa.schema(columns, metadata={"generator": GENERATOR})
+    writer = parquet.ParquetWriter(file, schema)
+    pending: list[dict[str, Any]] = []  # until there are enough for a group of rows
 
-    def __init__(self, file: BinaryIO, top: int, several: bool) -> None:
-        pa, parquet = _pyarrow(Path(getattr(file, "name", "predictions.parquet")))
-        best = pa.list_(pa.struct([("label", pa.string()), ("probability", pa.float64())]))
-        label = ("labels", pa.list_(pa.string())) if several else ("label", pa.string())
-        columns = [("path", pa.string()), label, ("right", pa.bool_()), ("probability", pa.float64()), ("top", best)]
-        self._schema = pa.schema(columns, metadata={"generator": GENERATOR})
-        self._pa, self._several = pa, several
-        self._writer = parquet.ParquetWriter(file, self._schema)
-        self._rows: list[dict[str, Any]] = []
+    def write_group() -> None:
+        writer.write_table(pa.Table.from_pylist(pending, schema=schema))
+        pending.clear()
 
-    def write(self, rows: Sequence[ImagePrediction]) -> None:
-        """Keep them until there are enough for a group of rows."""
-        self._rows += [_fields(row, self._several) for row in rows]
-        if len(self._rows) >= ROWS_PER_GROUP:
-            self._write_group()
+    def write(rows: Sequence[ImagePrediction]) -> None:
+        pending.extend(_fields(row, several) for row in rows)
+        if len(pending) >= ROWS_PER_GROUP:
+            write_group()
 
-    def close(self) -> None:
-        """Write the last group, and what the file says of itself."""
-        if self._rows:
-            self._write_group()
-        self._writer.close()
-
-    def _write_group(self) -> None:
-        self._writer.write_table(self._pa.Table.from_pylist(self._rows, schema=self._schema))
-        self._rows = []
+    yield write
+    if pending:
+        write_group()
+    writer.close()
 
 
 def _fields(row: ImagePrediction, several: bool) -> dict[str, Any]:
@@ -191,5 +166,5 @@ def _pyarrow(path: Path) -> tuple[Any, Any]:
     return pyarrow, pyarrow.parquet
 
 
-FORMATS: dict[str, type[Format]] = {".csv": CsvFormat, ".jsonl": JsonLinesFormat, ".parquet": ParquetFormat}
+FORMATS = {".csv": _write_csv, ".jsonl": _write_json_lines, ".parquet": _write_parquet}
 """By the end of the file's name, in lower case."""

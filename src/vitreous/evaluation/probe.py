@@ -1,11 +1,17 @@
-"""What frozen features are worth: a linear classifier fitted to them in seconds.
+"""What frozen features are worth: a linear classifier, the vote of the nearest images, least squares from a few.
 
-Multinomial logistic regression on standardised features, by L-BFGS in float64, for several strengths of regularisation,
-each starting where the last one ended. Letters: n images, D features, K classes.
+- Linear: multinomial logistic regression on standardised features, by L-BFGS in float64, for several strengths of
+  regularisation, each starting where the last one ended.
+- Nearest neighbours, as in DINO: cosine similarity s, each of the k nearest votes with weight exp(s / T), T = 0.07.
+- Few shots, "An Image is Worth 16x16 Words", section 4.1: regularised least squares in closed form; representations of
+  a few images per class are mapped to targets in {-1, 1}^K. The constants are those of its authors' public code.
+
+Letters: n images, D features, K classes.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitreous.errors import UserError
+from vitreous.evaluation.intervals import wilson
 
 WEIGHT_DECAYS = (1e-1, 3e-2, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5)
 """Factors of half the squared length of the weights, added to the mean loss."""
@@ -26,6 +33,14 @@ GRADIENTS = 800
 SMALL = 30_000_000  # products of a feature and a weight below which one thread computes a gradient
 
 LabelledFeatures = tuple[Tensor, Tensor]  # features (n, D) and labels (n,)
+NEIGHBOURS = (10, 20, 100, 200)  # the k that DINO reports
+KNN_TEMPERATURE = 0.07
+CHUNK = 1024  # query images at once: their similarities to all known ones are in memory together
+SHOTS = (1, 5, 10)
+RIDGE_STRENGTH = 2.0**10
+BIAS_FEATURE = 100.0  # a constant feature, so large that its weight, the bias, is hardly regularised
+DRAWS = 5
+STUDENT_T = 2.776445105  # Student's t for 95 % and DRAWS - 1 degrees of freedom
 
 
 @dataclass(frozen=True)
@@ -40,7 +55,7 @@ class ProbeTrial:
 
 @dataclass(frozen=True)
 class LinearProbe:
-    """A linear classifier on features as the model gives them: `scores = features @ weight.T + bias`."""
+    """A linear classifier on features as the model gives them: `logits = features @ weight.T + bias`."""
 
     weight: Tensor  # (K, D) float32
     bias: Tensor  # (K,) float32
@@ -48,7 +63,7 @@ class LinearProbe:
     trials: tuple[ProbeTrial, ...]
 
     def __call__(self, features: Tensor) -> Tensor:
-        """(n, D) to scores (n, K)."""
+        """(n, D) to logits (n, K)."""
         return F.linear(features, self.weight, self.bias)
 
 
@@ -132,8 +147,8 @@ def _threads_for(products: int) -> Iterator[None]:
 
 def _descend(parameters: Tensor, x: Tensor, labels: Tensor, strength: float, weighted: Tensor | None) -> Tensor:
     """The loss at parameters (K, D + 1), whose gradient is added to theirs."""
-    scores = F.linear(x, parameters[:, :-1], parameters[:, -1])
-    total = F.cross_entropy(scores, labels, weight=weighted) + strength / 2 * parameters[:, :-1].square().sum()
+    logits = F.linear(x, parameters[:, :-1], parameters[:, -1])
+    total = F.cross_entropy(logits, labels, weight=weighted) + strength / 2 * parameters[:, :-1].square().sum()
     total.backward()  # type: ignore[no-untyped-call]
     return total
 
@@ -167,9 +182,9 @@ def _try(
     probe: tuple[Tensor, Tensor], strength: float, train: LabelledFeatures, validation: LabelledFeatures | None
 ) -> ProbeTrial:
     def judge(features: Tensor, labels: Tensor) -> tuple[float, float]:
-        scores = F.linear(features.float(), *probe)
-        accuracy = (scores.argmax(dim=1) == labels).double().mean().item()
-        return accuracy, F.cross_entropy(scores.double(), labels).item()
+        logits = F.linear(features.float(), *probe)
+        accuracy = (logits.argmax(dim=1) == labels).double().mean().item()
+        return accuracy, F.cross_entropy(logits.double(), labels).item()
 
     return ProbeTrial(strength, judge(*train)[0], *(judge(*validation) if validation is not None else (None, None)))
 
@@ -186,3 +201,72 @@ def _check(features: Tensor, labels: Tensor, classes: int, weight_decays: Sequen
     assert 0 <= int(labels.min()) <= int(labels.max()) < classes
     if not weight_decays or min(weight_decays) < 0:
         raise UserError(f"weight_decays={tuple(weight_decays)}: give at least one number, none below 0.")
+
+
+def vote_neighbours(
+    known: Tensor,
+    labels: Tensor,
+    queries: Tensor,
+    classes: int,
+    neighbours: Sequence[int] = NEIGHBOURS,
+    temperature: float = KNN_TEMPERATURE,
+) -> dict[int, Tensor]:
+    """For each k the votes (n, K) that the query images (n, D) get from the known ones (m, D) with labels (m,)."""
+    most = max(neighbours, default=0)
+    if not neighbours or min(neighbours) < 1 or most > len(known):
+        raise UserError(f"neighbours={tuple(neighbours)}: give numbers from 1 to the {len(known)} known images.")
+    known = F.normalize(known.float())
+    votes: dict[int, list[Tensor]] = {k: [] for k in neighbours}
+    for some in torch.split(queries, CHUNK):
+        similarity, nearest = (F.normalize(some.float()) @ known.T).topk(most)  # (c, most) both
+        weights = (similarity / temperature).exp()
+        of_class = labels[nearest]
+        for k in neighbours:
+            empty = torch.zeros(len(some), classes)
+            votes[k].append(empty.scatter_add_(1, of_class[:, :k], weights[:, :k]))
+    return {k: torch.cat(parts) for k, parts in votes.items()}
+
+
+def fit_least_squares(
+    features: Tensor, labels: Tensor, classes: int, strength: float = RIDGE_STRENGTH
+) -> tuple[Tensor, Tensor]:
+    """Weight (K, D) and bias (K,): argmin |X W - Y|^2 + strength |W|^2, X standardised with a constant feature.
+
+    features: (n, D) as the model gives them; labels: (n,). The result does the standardisation too.
+    """
+    x = features.double()
+    std, mean = torch.std_mean(x, dim=0, correction=0)
+    scale = std + 1e-5
+    x = F.pad((x - mean) / scale, (0, 1), value=BIAS_FEATURE)  # (n, D + 1)
+    y = 2 * F.one_hot(labels, classes).double() - 1
+    if len(x) >= x.shape[1]:
+        solved = torch.linalg.solve(x.T @ x + strength * torch.eye(x.shape[1], dtype=x.dtype), x.T @ y)
+    else:  # the same solution from the smaller system
+        solved = x.T @ torch.linalg.solve(x @ x.T + strength * torch.eye(len(x), dtype=x.dtype), y)
+    weight = (solved[:-1] / scale[:, None]).T
+    return weight.float(), (BIAS_FEATURE * solved[-1] - weight @ mean).float()
+
+
+def draw_shots(labels: Tensor, shots: Sequence[int], seed: int) -> dict[int, Tensor]:
+    """For each number of shots the indices of so many images of each class, the fewer among the more."""
+    rng = np.random.default_rng(seed)
+    members = [rng.permutation(np.flatnonzero(labels.numpy() == label)) for label in np.unique(labels.numpy())]
+    for most in shots:
+        if not 1 <= most <= min(map(len, members)):
+            raise UserError(
+                f"shots={most}: give numbers from 1 to {min(map(len, members))}, the images of the smallest class."
+            )
+    return {count: torch.from_numpy(np.concatenate([one[:count] for one in members])) for count in shots}
+
+
+def mean_interval(accuracies: Sequence[float], n: int) -> tuple[float, float]:
+    """A 95 % interval of the mean of DRAWS accuracies on the same n images.
+
+    Two independent doubts are added as squares: which images were drawn to learn from (Student's), and which happen
+    to be judged (Wilson's).
+    """
+    assert len(accuracies) == DRAWS
+    mean = float(np.mean(accuracies))
+    drawn = STUDENT_T * float(np.std(accuracies, ddof=1)) / math.sqrt(DRAWS)
+    low, high = wilson(mean * n, n)
+    return max(0.0, mean - math.hypot(mean - low, drawn)), min(1.0, mean + math.hypot(high - mean, drawn))

@@ -18,7 +18,7 @@ from vitreous.config.model import ViTConfig
 from vitreous.data.opening import choose_split, open_dataset
 from vitreous.data.source import Data
 from vitreous.errors import MachineError, UserError
-from vitreous.evaluation.classify import wilson
+from vitreous.evaluation.intervals import wilson
 from vitreous.inference.conversion import (
     ConvertedModel,
     LabelledViews,

@@ -18,7 +18,7 @@ from vitreous.config.data import Preprocess
 from vitreous.config.engine import EngineName, Precision
 from vitreous.config.fields import from_fields
 from vitreous.errors import UserError
-from vitreous.evaluation.paired import Paired
+from vitreous.evaluation.intervals import Paired
 from vitreous.inference.engine import InferenceModel
 from vitreous.inference.runtime import RUNTIMES, find_runtime
 from vitreous.inference.verify import Agreement

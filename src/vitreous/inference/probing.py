@@ -16,12 +16,22 @@ from vitreous.data.batch import Batch
 from vitreous.data.loader import Loader, choose_workers
 from vitreous.data.source import Data, Source, Split
 from vitreous.errors import UserError
-from vitreous.evaluation.classify import wilson
-from vitreous.evaluation.feature_cache import FeatureCache, StoredFeatures, features_key
-from vitreous.evaluation.features import compute_features
-from vitreous.evaluation.fewshot import DRAWS, SHOTS, draw_shots, fit_least_squares, mean_interval
-from vitreous.evaluation.knn import NEIGHBOURS, TEMPERATURE, vote_neighbours
-from vitreous.evaluation.probe import WEIGHT_DECAYS, LabelledFeatures, fit_linear, held_out
+from vitreous.evaluation.features import FeatureCache, StoredFeatures, compute_features, features_key
+from vitreous.evaluation.intervals import wilson
+from vitreous.evaluation.probe import (
+    DRAWS,
+    KNN_TEMPERATURE,
+    NEIGHBOURS,
+    SHOTS,
+    WEIGHT_DECAYS,
+    LabelledFeatures,
+    draw_shots,
+    fit_least_squares,
+    fit_linear,
+    held_out,
+    mean_interval,
+    vote_neighbours,
+)
 from vitreous.inference.engine import InferenceModel
 from vitreous.inference.memory_needs import check_inference_memory
 from vitreous.model.network import check_numbers
@@ -192,7 +202,7 @@ def score_neighbours(splits: ProbeSplits, remarks: list[str]) -> list[ProbeScore
     fitting = [k for k in NEIGHBOURS if k <= len(known)] or [len(known)]
     if left := [k for k in NEIGHBOURS if k > len(known)]:
         remarks.append(f"k = {', '.join(map(str, left))} left out: there are only {len(known)} training images.")
-    votes = vote_neighbours(known, labels, splits.test[0], splits.classes, fitting, TEMPERATURE)
+    votes = vote_neighbours(known, labels, splits.test[0], splits.classes, fitting, KNN_TEMPERATURE)
     return [_score(found, splits.test[1], {"k": k}) for k, found in votes.items()]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from vitreous.config.study import Equal
 from vitreous.data.source import Split
 from vitreous.distributed.meter import Cost
-from vitreous.evaluation.spread import Accuracies, Difference, Gaps, Verdict, difference, judge
+from vitreous.evaluation.intervals import Accuracies, Difference, Verdict, difference, gap_change, judge
 from vitreous.explain.analysis.bias_numbers import Bias
 
 
@@ -79,7 +79,7 @@ class ComparisonRow:
             "interval": found.interval,
             "seeds": len(found.by_seed) if found.trained else None,
             "n": found.n,
-            "ahead_of_first": None if ahead is None else {**asdict(ahead), "told_apart": ahead.told_apart},
+            "ahead_of_first": None if ahead is None else {**asdict(ahead), "told_apart": ahead.significant},
         }
 
 
@@ -98,7 +98,7 @@ class Closing:
         shares = f"{share_text(self.few)} and {share_text(self.many)} of the images"
         margin = "" if self.gap.margin is None else f" ± {100 * self.gap.margin:.1f}"
         points = f"{100 * abs(self.gap.value):.1f}{margin} points"
-        if not self.gap.told_apart:
+        if not self.gap.significant:
             value = f"{100 * self.gap.value:+.1f}".replace("-", "−")
             return f"{ahead}: no change between {shares} can be told ({value}{margin} points)"
         return f"{ahead}: {'less' if self.gap.value > 0 else 'more'} with more images, by {points} between {shares}"
@@ -191,10 +191,15 @@ class Comparison:
         few, many = self.accuracies(self.fractions[0]), self.accuracies(self.fractions[-1])
         first, *others = names
         return tuple(
-            Closing(name, first, self.fractions[0], self.fractions[-1], gaps.closing)
+            Closing(
+                name,
+                first,
+                self.fractions[0],
+                self.fractions[-1],
+                gap_change((few[name], few[first]), (many[name], many[first])),
+            )
             for name in others
             if all(one in shares for one in (name, first) for shares in (few, many))
-            for gaps in (Gaps((few[name], few[first]), (many[name], many[first])),)
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -202,7 +207,7 @@ class Comparison:
             {"fraction": f, **asdict(v), "groups": v.groups, "tiers": v.tiers, "pairs": v.pairs, "text": str(v)}
             for f, v in self.verdicts.items()
         ]
-        closing = [{**asdict(one), "told_apart": one.gap.told_apart, "text": str(one)} for one in self.closing]
+        closing = [{**asdict(one), "told_apart": one.gap.significant, "text": str(one)} for one in self.closing]
         summary = [row.to_json() for row in self.rows]
         return {**asdict(self), "summary": summary, "verdicts": verdicts, "closing": closing}
 

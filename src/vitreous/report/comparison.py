@@ -105,7 +105,7 @@ def _difference(row: ComparisonRow) -> str:
         return ""
     margin = "" if row.ahead.margin is None else f" ± {100 * row.ahead.margin:.1f}"
     value = f"{100 * row.ahead.value:+.1f}".replace("-", "−")
-    return f"{value}{margin}" if row.ahead.told_apart else f"{value}{margin}, not told apart"
+    return f"{value}{margin}" if row.ahead.significant else f"{value}{margin}, not told apart"
 
 
 def _plots(c: Comparison) -> Iterable[Html]:

@@ -9,7 +9,7 @@ from PIL import Image
 
 from vitreous.distributed.meter import Cost
 from vitreous.evaluation.classify import ClassificationResult
-from vitreous.evaluation.paired import Paired
+from vitreous.evaluation.intervals import Paired
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from vitreous.evaluation.classify import ENOUGH, ClassificationResult
+from vitreous.evaluation.classify import MIN_CLASS_IMAGES, ClassificationResult
 from vitreous.report.content import Example, SplitScores
 from vitreous.report.html import Html, image, join, table, tag
 from vitreous.report.numbers import interval, percent
@@ -104,7 +104,7 @@ def mistakes(scored: SplitScores) -> list[Html]:
     if len(labels) > FULL_MATRIX:
         return [said, listed]
     caption = "Counts. A row is a class, and its colour shows where its images went."
-    matrix = tag("figure", confusion(found.confusion, labels), tag("figcaption", caption), class_="plot")
+    matrix = tag("figure", confusion(found.confusion_matrix(), labels), tag("figcaption", caption), class_="plot")
     return [said, tag("div", matrix, listed, class_="pair" if len(labels) <= 12 else "stack")]
 
 
@@ -127,19 +127,16 @@ def classes(scored: SplitScores) -> list[Html]:
     every = tag("details", tag("summary", f"All {len(rows):,} classes"), table(head, rows, numbers=2))
     hardest = [row(name, entry) for name, entry in found.hardest(HARDEST)]
     if not hardest:
-        return [tag("p", f"No class has {ENOUGH} images, too few to say which are hard."), every]
+        return [tag("p", f"No class has {MIN_CLASS_IMAGES} images, too few to say which are hard."), every]
     return [tag("p", f"The {len(hardest)} hardest of {len(rows):,}."), table(head, hardest, numbers=2), every]
 
 
 def _most_taken_for(result: ClassificationResult) -> dict[str, str]:
     """Of each class with mistakes, what it is most often taken for."""
-    found, labels = {}, result.labels
-    for true, row in enumerate(result.confusion):
-        others = [(count, -answer) for answer, count in enumerate(row) if count and answer != true]
-        if others:
-            count, answer = max(others)
-            found[labels[true]] = f"{count} taken for {labels[-answer]}"
-    return found
+    labels = result.labels
+    pairs = [(count, true, predicted) for true, predicted, count in result.confusion if true != predicted]
+    pairs.sort(key=lambda pair: (pair[0], -pair[2]))  # of equal counts the first class wins: it comes last
+    return {labels[true]: f"{count} taken for {labels[predicted]}" for count, true, predicted in pairs}
 
 
 def calibration(scored: SplitScores) -> list[Html]:

@@ -103,7 +103,7 @@ def _against_teacher(content: SelfTrainingContent) -> list[Html]:
     chosen = "" if paired.split == "test" else " These images chose the round, which flatters the student."
     verdict = (
         "So the two can be told apart."
-        if paired.told_apart
+        if paired.significant
         else "That includes 0: on these images the two cannot be told apart."
     )
     said = (

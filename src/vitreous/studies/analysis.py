@@ -16,7 +16,7 @@ from vitreous.data.opening import open_images
 from vitreous.data.source import Data, Labels, Source
 from vitreous.data.subset import balanced_order
 from vitreous.errors import UserError
-from vitreous.evaluation.classify import wilson
+from vitreous.evaluation.intervals import wilson
 from vitreous.evaluation.probe import LinearProbe, fit_linear, held_out
 from vitreous.explain.analysis.bias import measure_bias
 from vitreous.explain.analysis.bias_numbers import Bias, BiasNumbers

@@ -17,10 +17,10 @@ from vitreous.data.loader import Loader
 from vitreous.data.source import Source, Split
 from vitreous.data.unreadable import readable_names
 from vitreous.distributed.meter import Cost
+from vitreous.evaluation.calibration import fit_temperature
 from vitreous.evaluation.classify import ClassificationResult, score_classes
 from vitreous.evaluation.features import compute_features
 from vitreous.evaluation.probe import LabelledFeatures, fit_linear
-from vitreous.evaluation.temperature import fit_temperature
 from vitreous.model.family import classifiers, count_flops, inference_batch
 from vitreous.model.network import Network
 from vitreous.objectives.supervised import balance

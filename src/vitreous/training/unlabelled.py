@@ -19,7 +19,7 @@ from vitreous.data.source import Data, Split
 from vitreous.distributed.meter import Cost
 from vitreous.errors import UserError
 from vitreous.evaluation.features import compute_features
-from vitreous.evaluation.knn import vote_neighbours
+from vitreous.evaluation.probe import vote_neighbours
 from vitreous.model.family import build_network, count_flops
 from vitreous.model.network import Network
 from vitreous.objectives.build import build_objective

@@ -159,7 +159,7 @@ def _show_label_sets(found: LabelSetEvaluation) -> None:
 
 
 def _show_classes(found: Evaluation) -> None:
-    from vitreous.evaluation.classify import ENOUGH
+    from vitreous.evaluation.classify import MIN_CLASS_IMAGES
 
     result, page = found.result, console()
     seen = {name: entry for name, entry in result.per_class.items() if entry["n"]}
@@ -178,12 +178,13 @@ def _show_classes(found: Evaluation) -> None:
     page.print(rows)
 
     few = len(seen) <= SHOWN_CLASSES
-    worst = result.hardest(SHOWN_CLASSES, least=1 if few else ENOUGH)
+    worst = result.hardest(SHOWN_CLASSES, least=1 if few else MIN_CLASS_IMAGES)
     classes = table("class" if few else f"the {len(worst)} hardest classes", "images#", "accuracy#")
     for name, entry in worst:
         classes.add_row(printable(name), f"{entry['n']:,}", f"{entry['accuracy']:.1%}")
     page.print()
-    page.print(classes if worst else f"No class has {ENOUGH} images, too few to say which are hard; --json lists all.")
+    too_few = f"No class has {MIN_CLASS_IMAGES} images, too few to say which are hard; --json lists all."
+    page.print(classes if worst else too_few)
 
     if pairs := result.most_confused(SHOWN_CLASSES):
         confused = table("true class", "predicted as", "images#", "fraction of class#")

@@ -15,7 +15,8 @@ from vitreous.data.source import Data, Source, Split
 from vitreous.data.subset import random_subset
 from vitreous.distributed.meter import Cost
 from vitreous.errors import UserError
-from vitreous.evaluation.classify import ClassificationResult, wilson
+from vitreous.evaluation.classify import ClassificationResult
+from vitreous.evaluation.intervals import wilson
 from vitreous.explain.analysis.bias import measure_bias
 from vitreous.explain.analysis.bias_numbers import Bias
 from vitreous.inference.engine import open_in_torch

@@ -22,7 +22,7 @@ from vitreous.data.pseudo_labels import Choice
 from vitreous.data.rows import Rows
 from vitreous.data.source import Labels, Shares, Source
 from vitreous.data.subset import random_subset
-from vitreous.evaluation.temperature import fit_temperature
+from vitreous.evaluation.calibration import fit_temperature
 from vitreous.inputs import as_text, read_json
 from vitreous.memory import check_memory
 from vitreous.model.family import inference_batch

@@ -15,7 +15,7 @@ from vitreous.data.pseudo_labels import choose_labels
 from vitreous.data.source import Labels, Source
 from vitreous.distributed.meter import Cost
 from vitreous.errors import UserError
-from vitreous.evaluation.paired import Paired
+from vitreous.evaluation.intervals import Paired
 from vitreous.inputs import read_json
 from vitreous.model.family import count_parameters, describe
 from vitreous.report.rounds import DoubtfulImage, LikelyClass, Round, RoundLabels, RoundScore, SelfTrainingContent

@@ -25,7 +25,7 @@ from vitreous.data.subset import random_subset
 from vitreous.distributed.meter import Cost, Meter
 from vitreous.errors import UserError
 from vitreous.evaluation.classify import score_classes
-from vitreous.evaluation.paired import Paired, pair_answers
+from vitreous.evaluation.intervals import Paired
 from vitreous.inference.memory_needs import check_training_memory
 from vitreous.inference.opening import open_classifier
 from vitreous.report.rounds import Round
@@ -264,7 +264,7 @@ def _against_teacher(context: SelfTrainContext, best: int, earlier: float) -> Pa
         logits, labels = ask_teacher(model, source, context.runtime.workers, late)
         right.append((logits.argmax(dim=1) == labels).numpy())
     both = min(map(len, right))  # both saw the images in one order
-    return pair_answers(split, right[0][:both], right[1][:both]) if both else None
+    return Paired.of(split, right[0][:both], right[1][:both]) if both else None
 
 
 def _final_labels(context: SelfTrainContext, best: int, earlier_labels: Labelling | None, earlier: float) -> Labelling:

@@ -10,8 +10,7 @@ from vitreous.config.study import Protocol
 from vitreous.data.source import Data, Source, Split
 from vitreous.data.subset import balanced_order, random_subset
 from vitreous.errors import UserError
-from vitreous.evaluation.fewshot import DRAWS, STRENGTH
-from vitreous.evaluation.knn import TEMPERATURE
+from vitreous.evaluation.probe import DRAWS, RIDGE_STRENGTH, KNN_TEMPERATURE
 from vitreous.evaluation.probe import seconds_per_image as seconds_to_learn
 from vitreous.inference.engine import InferenceModel
 from vitreous.inference.probing import (
@@ -150,11 +149,11 @@ def _fit(
         scores = score_neighbours(splits, remarks)
         score = next((one for one in scores if one.setting["k"] == NEIGHBOURS), scores[-1])
         others: dict[str, Setting] = {f"accuracy with k={one.setting['k']:g}": one.accuracy for one in scores}
-        return score, {"k": score.setting["k"], "temperature": TEMPERATURE, "similarity": "cosine", **others}
+        return score, {"k": score.setting["k"], "temperature": KNN_TEMPERATURE, "similarity": "cosine", **others}
     (score,) = score_few_shot(splits, [SHOTS], classes, SEED, remarks)
     return score, {
         "classifier": "regularised least squares, closed form",
         "shots": SHOTS,
         "draws": DRAWS,
-        "strength": STRENGTH,
+        "strength": RIDGE_STRENGTH,
     }

@@ -18,7 +18,7 @@ from vitreous.config.train import Training
 from vitreous.data.loader import Loader
 from vitreous.data.source import Source
 from vitreous.errors import UserError
-from vitreous.evaluation.feature_cache import FeatureCache, StoredFeatures, logits_key
+from vitreous.evaluation.features import FeatureCache, StoredFeatures, logits_key
 from vitreous.memory import check_memory
 from vitreous.model.family import inference_batch
 from vitreous.model.network import check_numbers

@@ -21,8 +21,7 @@ from vitreous.data.source import Source
 from vitreous.data.subset import balanced_order
 from vitreous.data.token_labels import ScoreMaps, TokenLabels
 from vitreous.errors import UserError
-from vitreous.evaluation.places import place_scores
-from vitreous.evaluation.score_maps import Digest, MapStore, StoredMaps, image_digest, image_digests
+from vitreous.evaluation.score_maps import Digest, MapStore, StoredMaps, image_digest, image_digests, region_logits
 from vitreous.inputs import read_json
 from vitreous.storage.files import write_file
 from vitreous.training.deadline import Deadline
@@ -77,7 +76,7 @@ def _scored(
     """Digests and scores (B, h, w, K) of all images that can be read, batch by batch."""
 
     def predict(images: Tensor) -> Tensor:
-        return place_scores(teacher.network, images)[..., teacher.columns]
+        return region_logits(teacher.network, images)[..., teacher.columns]
 
     view = whole_view(teacher.preprocess)
     for index, scores in ask(teacher, source, predict, how, preprocess=view, unreadable_limit=None):

@@ -8,7 +8,7 @@ import torch
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 
-from vitreous.evaluation.temperature import fit_temperature
+from vitreous.evaluation.calibration import fit_temperature
 
 
 def drawn(temperature, count, classes=5):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from vitreous.evaluation.spread import STUDENT, Accuracies, Gaps, Verdict, difference, judge
+from vitreous.evaluation.intervals import STUDENT, Accuracies, Paired, Verdict, difference, gap_change, judge
 
 
 def by_seed(*values):
@@ -54,14 +54,14 @@ def test_trainings_with_one_seed_are_compared_in_pairs():
     found = difference(one, other)
     assert found.value == pytest.approx(0.02)
     assert found.margin < 1e-4
-    assert found.told_apart
+    assert found.significant
     # in another order the pairs differ, and the same means cannot be told apart
-    assert not difference(one, Accuracies(by_seed(0.68, 0.48, 0.58), 10**9)).told_apart
+    assert not difference(one, Accuracies(by_seed(0.68, 0.48, 0.58), 10**9)).significant
 
 
 def test_few_images_tell_nothing_apart():
     def told(n):
-        return difference(Accuracies(by_seed(0.52, 0.52, 0.52), n), Accuracies(by_seed(0.5, 0.5, 0.5), n)).told_apart
+        return difference(Accuracies(by_seed(0.52, 0.52, 0.52), n), Accuracies(by_seed(0.5, 0.5, 0.5), n)).significant
 
     assert not told(1000)  # 1.96 x sqrt(0.4996 / 1000) = 4.4 points
     assert told(10_000)  # 1.4 points
@@ -70,11 +70,11 @@ def test_few_images_tell_nothing_apart():
 def test_one_seed_is_never_ahead_but_a_finished_model_may_be():
     high, low = Accuracies({0: 0.9}, 10_000), Accuracies({0: 0.5}, 10_000)
     assert difference(high, low).margin is None
-    assert not difference(high, low).told_apart
+    assert not difference(high, low).significant
     fixed = Accuracies({0: 0.9}, 10_000, trained=False)
-    assert not difference(fixed, low).told_apart
-    assert difference(fixed, Accuracies({0: 0.5}, 10_000, trained=False)).told_apart
-    assert difference(fixed, Accuracies(by_seed(0.5, 0.51, 0.52), 10_000)).told_apart
+    assert not difference(fixed, low).significant
+    assert difference(fixed, Accuracies({0: 0.5}, 10_000, trained=False)).significant
+    assert difference(fixed, Accuracies(by_seed(0.5, 0.51, 0.52), 10_000)).significant
 
 
 def test_only_seeds_that_both_have_are_compared():
@@ -152,13 +152,39 @@ def test_groups_are_the_largest_sets_of_which_no_two_are_told_apart(subtests):
 def test_whether_a_gap_closes_is_a_difference_of_differences_by_seed():
     few = Accuracies(by_seed(0.50, 0.52, 0.54), 10_000), Accuracies(by_seed(0.40, 0.43, 0.43), 10_000)
     many = Accuracies(by_seed(0.80, 0.81, 0.82), 10_000), Accuracies(by_seed(0.78, 0.80, 0.79), 10_000)
-    found = Gaps(few, many).closing
+    found = gap_change(few, many)
     each = np.array([0.10, 0.09, 0.11]) - np.array([0.02, 0.01, 0.03])
     assert found.value == pytest.approx(each.mean())
     images = sum(p * (1 - p) / 10_000 for p in (0.52, 0.42, 0.81, 0.79))
     seeds = stats.t.ppf(0.975, 2) * stats.sem(each)
     assert found.margin == pytest.approx(np.hypot(seeds, stats.norm.ppf(0.975) * np.sqrt(images)), abs=1e-5)
-    assert found.told_apart
-    one = Gaps(*((Accuracies({0: a}, 10_000), Accuracies({0: b}, 10_000)) for a, b in ((0.5, 0.4), (0.8, 0.8))))
-    assert one.closing.value == pytest.approx(0.1)
-    assert not one.closing.told_apart  # one seed
+    assert found.significant
+    one = gap_change(*((Accuracies({0: a}, 10_000), Accuracies({0: b}, 10_000)) for a, b in ((0.5, 0.4), (0.8, 0.8))))
+    assert one.value == pytest.approx(0.1)
+    assert not one.significant  # one seed
+
+
+def test_images_that_one_model_only_has_right_are_counted():
+    first = np.array([1, 1, 1, 0, 0, 0, 1], dtype=bool)
+    second = np.array([1, 0, 0, 1, 0, 0, 1], dtype=bool)
+    assert Paired.of("test", first, second) == Paired("test", 7, only_first=2, only_second=1)
+
+
+def test_the_interval_by_hand():
+    """n + 2 = 100, cells 4.5 and 12.5: 0.08 +- 1.96 sqrt(17 - 8^2 / 100) / 100 = 0.08 +- 1.96 x 0.0404475."""
+    found = Paired("test", 98, only_first=4, only_second=12)
+    assert found.difference == pytest.approx(8 / 98)
+    assert found.interval == pytest.approx((0.08 - 0.079275, 0.08 + 0.079275), abs=1e-5)
+    assert found.significant
+    assert not Paired("test", 98, only_first=5, only_second=12).significant  # 0.07 +- 1.96 x 0.0417
+
+
+def test_accuracies_whose_own_intervals_overlap_may_be_told_apart():
+    """500 and 520 of 1,000 right: Wilson's are 46.9 to 53.1 and 48.9 to 55.1 %. Yet no image was lost, and 20 won."""
+    low, high = Paired("test", 1000, only_first=0, only_second=20).interval
+    assert 0.01 < low < 0.02 < high < 0.03
+
+
+def test_models_that_agree_on_all_are_not_told_apart():
+    """+- 1.96 sqrt(1) / 12, not nothing."""
+    assert Paired("val", 10, 0, 0).interval == pytest.approx((-0.16333, 0.16333), abs=1e-5)

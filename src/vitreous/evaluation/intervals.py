@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from itertools import combinations
 from statistics import fmean, stdev
 
-from vitreous.evaluation.classify import wilson
+import numpy as np
+from numpy.typing import NDArray
 
 NORMAL = 1.959963984540054  # standard deviations to either side that hold 95 % of a normal distribution
 # fmt: off
@@ -22,6 +23,15 @@ STUDENT = (
 )
 # fmt: on
 """The same of Student's t with 1 to 30 degrees of freedom: a deviation known from few seeds is itself uncertain."""
+
+
+def wilson(right: float, count: int, z: float = NORMAL) -> tuple[float, float]:
+    """The interval that holds the true rate with 95 %, where `right` of `count` were so; sound at 0 and at 1 too."""
+    rate = right / count
+    middle = rate + z * z / (2 * count)
+    half = z * math.sqrt(rate * (1 - rate) / count + z * z / (4 * count * count))
+    scale = 1 + z * z / count
+    return max(0.0, (middle - half) / scale), min(1.0, (middle + half) / scale)
 
 
 @dataclass(frozen=True)
@@ -60,7 +70,7 @@ class Difference:
     """With 95 % the true difference is no further from `value` than this; None where one seed tells no spread."""
 
     @property
-    def told_apart(self) -> bool:
+    def significant(self) -> bool:
         """Whether it is larger than what it may be off by."""
         return self.margin is not None and abs(self.value) > self.margin
 
@@ -78,29 +88,21 @@ def difference(one: Accuracies, other: Accuracies) -> Difference:
     return Difference(value, None if seeds is None else math.hypot(seeds, NORMAL * math.sqrt(images)))
 
 
-@dataclass(frozen=True)
-class Gaps:
-    """The accuracies of two models with few images and with many."""
+def gap_change(few: tuple[Accuracies, Accuracies], many: tuple[Accuracies, Accuracies]) -> Difference:
+    """By how much the gap between two models (the first less the second) is larger with few images than with many.
 
-    few: tuple[Accuracies, Accuracies]
-    many: tuple[Accuracies, Accuracies]
-
-    @property
-    def closing(self) -> Difference:
-        """By how much the gap (the first model less the second) is larger with few images than with many.
-
-        In pairs: each seed has one such difference of differences. The images' part takes all four shares as
-        independent, which on the same images says too much, never too little.
-        """
-        four = (*self.few, *self.many)
-        seeds = sorted(set.intersection(*(set(one.by_seed) for one in four)))
-        (a, b), (c, d) = self.few, self.many
-        values = [(a.by_seed[s] - b.by_seed[s]) - (c.by_seed[s] - d.by_seed[s]) for s in seeds]
-        value = fmean(values) if values else (a.mean - b.mean) - (c.mean - d.mean)
-        if len(values) < 2:
-            return Difference(value, None)
-        images = sum(one.mean * (1 - one.mean) / one.n for one in four)
-        return Difference(value, math.hypot(_seeds_margin(values), NORMAL * math.sqrt(images)))
+    In pairs: each seed has one such difference of differences. The images' part takes all four accuracies as
+    independent, which on the same images says too much, never too little.
+    """
+    four = (*few, *many)
+    seeds = sorted(set.intersection(*(set(one.by_seed) for one in four)))
+    (a, b), (c, d) = few, many
+    values = [(a.by_seed[s] - b.by_seed[s]) - (c.by_seed[s] - d.by_seed[s]) for s in seeds]
+    value = fmean(values) if values else (a.mean - b.mean) - (c.mean - d.mean)
+    if len(values) < 2:
+        return Difference(value, None)
+    images = sum(one.mean * (1 - one.mean) / one.n for one in four)
+    return Difference(value, math.hypot(_seeds_margin(values), NORMAL * math.sqrt(images)))
 
 
 def _paired_margin(one: Accuracies, other: Accuracies) -> float | None:
@@ -179,6 +181,44 @@ def judge(accuracies: Mapping[str, Accuracies]) -> Verdict:
     ahead = []
     for one, other in combinations(order, 2):
         found = difference(accuracies[one], accuracies[other])
-        if found.told_apart:
+        if found.significant:
             ahead.append((one, other) if found.value > 0 else (other, one))
     return Verdict(tuple(order), tuple(ahead))
+
+
+@dataclass(frozen=True)
+class Paired:
+    """How many of n images only the first of two models has right, and how many only the second."""
+
+    split: str
+    n: int
+    only_first: int
+    only_second: int
+
+    @staticmethod
+    def of(split: str, right: NDArray[np.bool_], second_right: NDArray[np.bool_]) -> Paired:
+        """right, second_right: (n,) which of the same images, in the same order, each model has right."""
+        assert right.shape == second_right.shape
+        return Paired(split, len(right), int((right & ~second_right).sum()), int((~right & second_right).sum()))
+
+    @property
+    def difference(self) -> float:
+        """Accuracy of the second less that of the first."""
+        return (self.only_second - self.only_first) / self.n
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """95 % interval of the difference by McNemar's variance, which counts the discordant images alone.
+
+        Half an image is added to each of the four cells (Agresti and Min 2005), so that it is right for few as well.
+        """
+        first, second, n = self.only_first + 0.5, self.only_second + 0.5, self.n + 2
+        middle = (second - first) / n
+        half = NORMAL * math.sqrt(first + second - (second - first) ** 2 / n) / n
+        return max(-1.0, middle - half), min(1.0, middle + half)
+
+    @property
+    def significant(self) -> bool:
+        """Whether the interval leaves 0 out."""
+        low, high = self.interval
+        return low > 0 or high < 0
