@@ -10,7 +10,7 @@ from vitreous.config.study import Protocol
 from vitreous.data.source import Data, Source, Split
 from vitreous.data.subset import balanced_order, random_subset
 from vitreous.errors import UserError
-from vitreous.evaluation.probe import DRAWS, RIDGE_STRENGTH, KNN_TEMPERATURE
+from vitreous.evaluation.probe import DRAWS, KNN_TEMPERATURE, RIDGE_STRENGTH
 from vitreous.evaluation.probe import seconds_per_image as seconds_to_learn
 from vitreous.inference.engine import InferenceModel
 from vitreous.inference.probing import (
