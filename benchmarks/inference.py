@@ -41,17 +41,11 @@ from measure import Sections, best_seconds, compare_in_turns, gemm_gflops, instr
 from vitreous.callbacks import Callbacks
 from vitreous.config.data import Preprocess
 from vitreous.data.source import Data, open_data
-from vitreous.inference.conversion import (
-    LabelledViews,
-    QuantizationImages,
-    convert_model,
-    correct_predictions,
-    quantize_model,
-    sample_views,
-)
-from vitreous.inference.engine import Engine, TorchEngine
+from vitreous.inference.conversion import convert_model, correct_predictions, quantize_model
+from vitreous.inference.engine import Engine, GraphEngine, TorchEngine
 from vitreous.inference.engine_folder import read_metadata
-from vitreous.inference.opening import MAX_INT8_DROP
+from vitreous.inference.openvino import OpenVinoEngine, quantize
+from vitreous.inference.samples import LabelledViews, QuantizationImages, sample_views
 from vitreous.inference.speed import measure_speeds
 from vitreous.inference.verify import in_batches
 from vitreous.model.family import build_network, named_config
@@ -134,10 +128,12 @@ def model_section(args: argparse.Namespace) -> dict[str, Any]:
             nncf.Dataset([_normalise(view) for view in views]),
             model_type=nncf.ModelType.TRANSFORMER,
         )
-        ours = convert_model(bundle, "openvino", views[:4])
-        quantized_ours = quantize_random(ours, views)
-        for name, model in (("fp32", ours.model), ("int8", quantized_ours)):
-            engines[f"vitreous openvino {name}"] = type(ours.engine)(model, bundle.preprocess, name)  # type: ignore[call-arg]
+        ours = convert_model(bundle, "openvino", views[:4]).engine
+        assert isinstance(ours, GraphEngine)
+        engines["vitreous openvino fp32"] = ours
+        # a network with random weights has no accuracy to lose
+        quantized_ours = quantize(ours.graph, views, transformer=True)
+        engines["vitreous openvino int8"] = OpenVinoEngine(quantized_ours, bundle.preprocess, "int8")
         before = measure_speeds(engines)  # `auto` chooses by a measurement of its own, before it is used
         taken = max(before, key=lambda name: before[name])
         jobs = {name: _asking(engine) for name, engine in engines.items()}
@@ -148,13 +144,6 @@ def model_section(args: argparse.Namespace) -> dict[str, Any]:
         found[size] = {"images_per_second": speeds, "auto": taken, "times_best": round(speeds[taken] / best, 3)}
         print(size, json.dumps(found[size]), flush=True)
     return found
-
-
-def quantize_random(ours: Any, views: Tensor) -> Any:
-    """int8 of a network with random weights: it has no accuracy to lose."""
-    from vitreous.inference.int8 import quantize
-
-    return quantize(ours.model, views, transformer=True)
 
 
 class _Normalised(nn.Module):
@@ -283,7 +272,7 @@ def merging_engines(bundle: Bundle, training: LabelledViews) -> dict[str, Engine
         LabelledViews(training.views[k::2], training.labels[k::2]) for k in (CALIBRATED, CALIBRATED + 1)
     )
     images = QuantizationImages(training.views[:CALIBRATED], control, held_out)
-    quantized = quantize_model(bundle, converted, images, MAX_INT8_DROP)
+    quantized = quantize_model(bundle, converted, images)
     return {
         "PyTorch": TorchEngine(bundle.model, bundle.preprocess),
         "OpenVINO": converted.engine,

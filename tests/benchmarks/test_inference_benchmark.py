@@ -9,7 +9,8 @@ from measure import compare_in_turns
 from support.colours import make_bundle
 from support.tiny_networks import random_images
 from vitreous.inference.conversion import convert_model
-from vitreous.inference.engine_cache import TORCH, EngineCache, Variant
+from vitreous.inference.engine_cache import EngineCache
+from vitreous.inference.engines import TORCH, Variant
 from vitreous.weights.bundle import load_bundle
 
 

@@ -9,9 +9,9 @@ import torch
 from support.colours import make_bundle, make_images
 from support.tiny_networks import random_images
 from vitreous.inference import speed
-from vitreous.inference.conversion import ConvertedModel, convert_model
-from vitreous.inference.engine_folder import read_metadata, save_engine
-from vitreous.inference.runtime import RUNTIMES
+from vitreous.inference.conversion import convert_model
+from vitreous.inference.engine_folder import load_engine, save_engine
+from vitreous.inference.onnx import OnnxEngine
 from vitreous.weights.bundle import load_bundle
 
 
@@ -43,11 +43,9 @@ def converted(once_per_run):
 
     def load(name, runtime, bundle):
         def make(folder):
-            found = convert_model(bundle, runtime, random_images(bundle, 4))
-            save_engine(folder / "engine", found.model, found.metadata)
+            save_engine(folder / "engine", convert_model(bundle, runtime, random_images(bundle, 4)))
 
-        folder = once_per_run(name, make) / "engine"
-        return ConvertedModel(RUNTIMES[runtime].read(folder), read_metadata(folder))
+        return load_engine(once_per_run(name, make) / "engine")
 
     return load
 
@@ -60,7 +58,7 @@ def in_openvino(colours, converted):
 @pytest.fixture(scope="module")
 def in_onnx(colours, converted):
     found = converted("colours-onnx", "onnx", colours[0])
-    return replace(found, model=onnx.load_from_string(found.model))
+    return replace(found, engine=OnnxEngine(onnx.load_from_string(found.engine.graph), found.engine.preprocess, "fp32"))
 
 
 @pytest.fixture(scope="module")
@@ -69,4 +67,4 @@ def useless(colours, converted):
     constant = load_bundle(colours[0].path)
     with torch.no_grad():
         constant.model.head.weight.zero_()
-    return converted("constant-openvino", "openvino", constant).model
+    return converted("constant-openvino", "openvino", constant).engine.graph

@@ -16,16 +16,17 @@ import torch
 from support.tiny_networks import LABELS, assert_same, random_images, tiny_bundle
 from vitreous import UserError, export_weights, predict
 from vitreous.inference import conversion
-from vitreous.inference.conversion import builtin_views, convert_model
+from vitreous.inference.conversion import convert_model
 from vitreous.inference.engine_folder import is_engine, load_engine
+from vitreous.inference.engines import CONVERTED, ENGINES
 from vitreous.inference.graph import output_names, trace_graph
 from vitreous.inference.openvino import OpenVinoEngine
-from vitreous.inference.runtime import RUNTIMES
+from vitreous.inference.samples import builtin_views
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module", params=list(RUNTIMES))
+@pytest.fixture(scope="module", params=list(dict(CONVERTED)))
 def exported(request, tmp_path_factory):
     """A plain ViT of two blocks, exported to each runtime."""
     bundle = tiny_bundle()
@@ -34,7 +35,7 @@ def exported(request, tmp_path_factory):
 
 def test_an_exported_folder_is_a_model(exported):
     bundle, folder = exported
-    assert_same(load_engine(folder)[0].engine, bundle)
+    assert_same(load_engine(folder).engine, bundle)
     images = list(random_images(bundle, 5))
     expected = predict(bundle, images, engine="torch")
     found = predict(folder, images)
@@ -97,7 +98,9 @@ def plain():
     program = trace_graph(bundle.model, bundle.preprocess)
     names = output_names(bundle.model)
     return SimpleNamespace(
-        bundle=bundle, program=program, **{name: one.convert(program, names, {}) for name, one in RUNTIMES.items()}
+        bundle=bundle,
+        program=program,
+        **{name: ENGINES[name].convert(program, names, {}) for name in dict(CONVERTED)},
     )
 
 
@@ -107,7 +110,7 @@ def install(plain, monkeypatch):
 
     def change(name, model, **parts):
         monkeypatch.setattr(conversion, "trace_graph", lambda *_: plain.program)
-        monkeypatch.setitem(RUNTIMES, name, replace(RUNTIMES[name], convert=lambda *_: model, **parts))
+        monkeypatch.setitem(ENGINES, name, replace(ENGINES[name], convert=lambda *_: model, **parts))
 
     return change
 

@@ -16,15 +16,13 @@ from vitreous.inference import bench as memory
 from vitreous.inference import conversion, engine_cache
 from vitreous.inference import opening as engines
 from vitreous.inference.engine import TorchEngine
-from vitreous.inference.engine_cache import TORCH, EngineCache, Variant
+from vitreous.inference.engine_cache import EngineCache
 from vitreous.inference.engine_folder import load_engine
+from vitreous.inference.engines import ENGINES, OPENVINO, TORCH
 from vitreous.inference.opening import open_engine
-from vitreous.inference.runtime import RUNTIMES
 from vitreous.memory import peak_bytes
 from vitreous.verbs.evaluate import evaluate
 from vitreous.weights.bundle import load_bundle
-
-OPENVINO = Variant("openvino", "fp32")
 
 
 def test_auto_is_pytorch_until_another_engine_was_measured(colours, in_openvino, kept, caplog):
@@ -98,12 +96,12 @@ def test_what_other_versions_made_does_not_count(colours, in_openvino, kept, mon
 def test_a_model_that_cannot_be_converted_is_answered_for_by_pytorch(colours, kept, monkeypatch, caplog):
     caplog.set_level(logging.INFO, "vitreous")
     bundle, _ = colours
-    runtime = RUNTIMES["openvino"]
+    kind = ENGINES["openvino"]
 
     def fail(*given):
         raise RuntimeError("operation 4711")
 
-    monkeypatch.setitem(RUNTIMES, "openvino", replace(runtime, convert=fail))
+    monkeypatch.setitem(ENGINES, "openvino", replace(kind, convert=fail))
     monkeypatch.setattr(conversion, "trace_graph", lambda *given: None)
     monkeypatch.setattr(engines, "CONVERSION_PAYS_SECONDS", 0.0)
     assert open_engine(bundle, images=100_000).engine.name == "torch"
@@ -244,7 +242,7 @@ def test_options_without_effect_are_refused(colours, tmp_path, subtests):
 
 
 def test_a_runtime_that_is_not_installed_is_named(colours, kept, monkeypatch):
-    monkeypatch.setattr("vitreous.inference.runtime.find_spec", lambda name: None if name == "nncf" else name)
+    monkeypatch.setattr("vitreous.inference.engines.find_spec", lambda name: None if name == "nncf" else name)
     with pytest.raises(UserError, match=r"nncf .*'vitreous\[openvino\]'"):
         open_engine(colours[0], engine="openvino")
 

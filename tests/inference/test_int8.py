@@ -11,15 +11,14 @@ from vitreous import UserError, bench, export_weights, probe, write_report
 from vitreous.cli import main
 from vitreous.data.source import open_data
 from vitreous.inference import bench as timing
-from vitreous.inference import conversion
-from vitreous.inference import export as exporting
+from vitreous.inference import conversion, opening
 from vitreous.inference.bench import EngineCandidate, gather_engines
-from vitreous.inference.engine_cache import TORCH, EngineCache, Variant
+from vitreous.inference.engine_cache import EngineCache
 from vitreous.inference.engine_folder import Int8Accuracy, load_engine, read_metadata
-from vitreous.inference.export import split_images
-from vitreous.inference.int8 import SEARCH_SECONDS, measure_accuracy, plan_search, quantize
+from vitreous.inference.engines import ENGINES, TORCH, Variant
 from vitreous.inference.opening import is_trusted, open_engine
-from vitreous.inference.runtime import RUNTIMES
+from vitreous.inference.openvino import SEARCH_SECONDS, OpenVinoEngine, measure_accuracy, plan_search, quantize
+from vitreous.inference.samples import sample_views, split_images
 from vitreous.verbs.evaluate import evaluate
 from vitreous.weights.bundle import load_bundle
 
@@ -27,7 +26,7 @@ INT8 = Variant("openvino", "int8")
 
 
 def in_int8(converted, accuracy):
-    return replace(converted, metadata=replace(converted.metadata, precision="int8", accuracy=accuracy))
+    return replace(converted, conversion=replace(converted.metadata, precision="int8", accuracy=accuracy))
 
 
 def test_auto_takes_int8_only_if_the_paired_interval_allows_it(colours, in_openvino, kept):
@@ -112,7 +111,7 @@ def test_int8_is_judged_and_its_accuracy_written_down(colours, kept, tmp_path, c
     assert metadata.accuracy.int8 >= 0.995
     assert "in int8" in (out / "README.md").read_text()
     assert capsys.readouterr().out == "", "NNCF says nothing of its own"
-    kinds = {op.get_type_name() for op in load_engine(out)[0].engine.model.get_ops()}
+    kinds = {op.get_type_name() for op in load_engine(out).engine.graph.get_ops()}
     assert "FakeQuantize" in kinds
     assert evaluate(out, data).result.top1 == metadata.accuracy.int8
     found = open_engine(bundle, engine="openvino", precision="int8")
@@ -129,9 +128,9 @@ def test_int8_that_loses_too_much_is_refused(colours, in_openvino, useless, kept
         tried.append(sorted(more))
         return useless
 
-    changed = replace(RUNTIMES["openvino"], quantize=quantize, quantize_with_accuracy_control=quantize)
-    monkeypatch.setitem(RUNTIMES, "openvino", changed)
-    monkeypatch.setattr(exporting, "convert_model", lambda *given: in_openvino)
+    changed = replace(ENGINES["openvino"], quantize=quantize, quantize_with_accuracy_control=quantize)
+    monkeypatch.setitem(ENGINES, "openvino", changed)
+    monkeypatch.setattr(opening, "convert_model", lambda *given: in_openvino)
     with pytest.raises(UserError, match=r"int8 .*75\.00 .*12 .*100\.00%"):
         export_weights(bundle, tmp_path / "out", to="openvino", int8=True, calibrate=data)
     assert len(tried) == 2, "plain, then with the costliest operations kept"
@@ -144,12 +143,17 @@ def test_accuracy_aware_quantization_keeps_its_promise(colours, in_openvino):
     """NNCF's own search, on a model whose accuracy no plain quantization would lose: it ends, and within the drop."""
     bundle, data = colours
     source = open_data(data)
-    learned = conversion.sample_views(source.splits["train"], bundle.preprocess, 20)
-    judged = conversion.sample_views(source.splits["test"], bundle.preprocess, 36, bundle.labels)
-    model = RUNTIMES["openvino"].quantize_with_accuracy_control(
-        in_openvino.model, learned.views, transformer=True, control=judged.views, labels=judged.labels, max_drop=0.5
+    learned = sample_views(source.splits["train"], bundle.preprocess, 20)
+    judged = sample_views(source.splits["test"], bundle.preprocess, 36, bundle.labels)
+    model = ENGINES["openvino"].quantize_with_accuracy_control(
+        in_openvino.engine.graph,
+        learned.views,
+        transformer=True,
+        control=judged.views,
+        labels=judged.labels,
+        max_drop=0.5,
     )
-    right = conversion.correct_predictions(RUNTIMES["openvino"].engine(model, bundle.preprocess, "int8"), judged)
+    right = conversion.correct_predictions(ENGINES["openvino"].engine(model, bundle.preprocess, "int8"), judged)
     assert right.sum() == 36
 
 
@@ -159,7 +163,12 @@ def test_the_accuracy_of_int8_is_not_told_as_the_models(colours, useless, in_ope
     what computed."""
     bundle, data = colours
     cache = EngineCache(bundle)
-    cache.put(in_int8(replace(in_openvino, model=useless), Int8Accuracy(1000, 1000, 0, 0)))
+    cache.put(
+        in_int8(
+            replace(in_openvino, engine=OpenVinoEngine(useless, bundle.preprocess, "fp32")),
+            Int8Accuracy(1000, 1000, 0, 0),
+        )
+    )
     cache.remember({TORCH: 1.0, INT8: 1e6})
     found = evaluate(bundle, data)
     assert (found.engine, found.result.top1) == ("openvino-int8", pytest.approx(1 / 3))
@@ -224,11 +233,11 @@ def test_bench_looks_for_better_int8_only_where_it_is_faster(colours, useless, p
     bundle, data = colours
     searched = []
     changed = replace(
-        RUNTIMES["openvino"],
+        ENGINES["openvino"],
         quantize=lambda model, views, **more: useless,
         quantize_with_accuracy_control=lambda model, views, **more: searched.append(1) or useless,
     )
-    monkeypatch.setitem(RUNTIMES, "openvino", changed)
+    monkeypatch.setitem(ENGINES, "openvino", changed)
     for speed, searches in ((20.0, 1), (9.0, 0)):
         searched.clear()
         monkeypatch.setattr(conversion, "measure_speeds", lambda engines, speed=speed: {"fp32": 10.0, "int8": speed})
@@ -244,15 +253,17 @@ def test_int8_that_fewer_images_measured_is_made_again(colours, in_openvino, pre
     """Bench says that more are wanted, so whoever then gives more has it measured by them."""
     bundle, data = colours
     quantized = []
-    changed = replace(RUNTIMES["openvino"], quantize=lambda *given, **more: quantized.append(1) or in_openvino.model)
-    monkeypatch.setitem(RUNTIMES, "openvino", changed)
+    changed = replace(
+        ENGINES["openvino"], quantize=lambda *given, **more: quantized.append(1) or in_openvino.engine.graph
+    )
+    monkeypatch.setitem(ENGINES, "openvino", changed)
     for held_out_before, made in ((2, True), (24, False), (1000, False)):
         quantized.clear()
         prepared.put(in_int8(in_openvino, Int8Accuracy(held_out_before, held_out_before, 0, 0)))
         gathered = gather_engines(bundle, [0], data, None, lambda text: None)
         assert EngineCandidate(INT8, 0) in gathered.engines
         assert len(quantized) == made
-        assert prepared.get(INT8)[1].accuracy.images == (24 if made else held_out_before)
+        assert prepared.get(INT8).metadata.accuracy.images == (24 if made else held_out_before)
 
 
 @pytest.mark.slow
@@ -262,7 +273,7 @@ def test_without_vnni_weights_leave_room_for_sums_of_16_bits(colours, in_openvin
     bundle, _ = colours
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True, "avx512_vnni": vnni})
     views = random_images(bundle, 4)
-    quantized = quantize(in_openvino.model, views, transformer=True)
+    quantized = quantize(in_openvino.engine.graph, views, transformer=True)
     constants = [op for op in quantized.get_ops() if op.get_type_name() == "Constant"]
     bytes_ = [op.data for op in constants if op.get_element_type().get_type_name() == "i8" and op.data.ndim == 2]
     assert len(bytes_) >= 4, "the products of attention and MLP"

@@ -1,6 +1,10 @@
 """OpenVINO and ONNX Runtime compute what the network does, whatever the network."""
 
+import re
+import tomllib
 from dataclasses import replace
+from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import onnxruntime
@@ -8,11 +12,25 @@ import pytest
 import torch
 
 from support.tiny_networks import assert_same, random_images, tiny_bundle
+from vitreous.config.engine import ConvertedEngine, EngineChoice, EngineName
 from vitreous.inference import conversion
 from vitreous.inference.conversion import convert_model
+from vitreous.inference.engines import CONVERTED, ENGINES
 from vitreous.inference.graph import MAX_BATCH_SIZE, trace_graph
 from vitreous.inference.openvino import split_chunks
-from vitreous.inference.runtime import RUNTIMES
+
+
+def test_a_row_of_the_table_is_all_that_an_engine_needs():
+    """What a person may choose, and what `pip install 'vitreous[...]'` brings, are the table's rows."""
+    converted = dict(CONVERTED)
+    assert get_args(EngineName) == tuple(ENGINES)
+    assert get_args(EngineChoice) == ("auto", *ENGINES)
+    assert get_args(ConvertedEngine) == tuple(converted)
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    for name in converted:
+        brought = {re.split(r"[^a-z]", one)[0] for one in project["optional-dependencies"][name]}
+        assert set(ENGINES[name].needs) <= brought
+
 
 COMBINED = {
     "ViT: relative positions, grey, not square": (
@@ -50,16 +68,16 @@ SEPARATE = {
 def convert_once(bundle, images):
     """(runtime, what `convert_model` makes) for each runtime, of a graph that is traced and compiled once."""
     program = trace_graph(bundle.model, bundle.preprocess)
-    for name, runtime in RUNTIMES.items():
+    for name in dict(CONVERTED):
         engines = []
 
-        def engine(*given, make=runtime.engine, engines=engines):
+        def engine(*given, make=ENGINES[name].engine, engines=engines):
             engines.extend([] if engines else [make(*given)])
             return engines[0]
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(conversion, "trace_graph", lambda *_: program)
-            patch.setitem(RUNTIMES, name, replace(runtime, engine=engine))
+            patch.setitem(ENGINES, name, replace(ENGINES[name], engine=engine))
             converted = convert_model(bundle, name, images)
             yield converted, converted.engine
 
@@ -89,7 +107,7 @@ def test_zeros_around_a_pooling_stay_zeros_in_onnx():
     images = torch.arange(2 * 64, dtype=torch.uint8).reshape(2, 1, 8, 8)
     shapes = ({0: torch.export.Dim("batch", min=1, max=MAX_BATCH_SIZE)},)
     program = torch.export.export(PaddedPool(), (images,), dynamic_shapes=shapes).run_decompositions({})
-    content = RUNTIMES["onnx"].convert(program, ["pooled"], {}).SerializeToString()
+    content = ENGINES["onnx"].convert(program, ["pooled"], {}).SerializeToString()
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
     (found,) = session.run(["pooled"], {"images": images.numpy()})
     (expected,) = PaddedPool()(images)

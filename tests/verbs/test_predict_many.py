@@ -202,7 +202,7 @@ def test_a_cluster_with_gpus_takes_an_exported_model_as_it_is(bundle, exported, 
     @dataclass(frozen=True)
     class Here(Cluster):
         def do(self, folder, request, sources, missing, batch_size):
-            worker = PartWorker(folder, request.open(), batch_size)
+            worker = PartWorker(folder, *request.open(), batch_size)
             return [worker.do(part, folder.plan.images_of(part, sources)) for part in missing]
 
     monkeypatch.setattr("vitreous.inference.ray_cluster.open_cluster", lambda address: nullcontext(Here(2, 1)))
@@ -395,10 +395,10 @@ def test_a_worker_of_a_cluster_takes_the_int8_that_bench_made(bundle, all_images
     threads = torch.get_num_threads()
     try:
         torch.set_num_threads(threads + 1)
-        opened = request.preferring("openvino", "int8").open()
+        opened, _ = request.preferring("openvino", "int8").open()
     finally:
         torch.set_num_threads(threads)
-    assert opened.model.computed_by == "openvino-int8"
+    assert opened.computed_by == "openvino-int8"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")

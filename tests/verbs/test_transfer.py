@@ -27,8 +27,9 @@ from vitreous.data.packed import ArraySource
 from vitreous.data.source import Data, open_data
 from vitreous.data.subset import random_subset
 from vitreous.inference.conversion import convert_model
-from vitreous.inference.engine_cache import TORCH, EngineCache, Variant
+from vitreous.inference.engine_cache import EngineCache
 from vitreous.inference.engine_folder import Int8Accuracy
+from vitreous.inference.engines import TORCH, Variant
 from vitreous.report.transferred import TaskScore
 from vitreous.studies.transfer import finetuning, frozen, tasks
 from vitreous.studies.transfer import transfer as study
@@ -225,7 +226,7 @@ def test_int8_that_is_kept_for_the_model_is_not_what_is_measured(bundle, tmp_pat
     converted = convert_model(opened, "openvino", random_images(opened, 4))
     metadata = replace(converted.metadata, precision="int8", accuracy=Int8Accuracy(1000, 900, 0, 0))
     cache = EngineCache(opened)
-    cache.put(replace(converted, metadata=metadata))
+    cache.put(replace(converted, conversion=metadata))
     cache.remember({TORCH: 1.0, Variant("openvino", "int8"): 1000.0})
     few = draw(tmp_path / "few.npz", 30, 12)
     found = transfer(bundle, tasks=[few], protocols=["knn"], workers=0, out=tmp_path / "out")

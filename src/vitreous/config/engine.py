@@ -1,11 +1,10 @@
-"""What computes a model's answers, by name."""
+"""What computes a model's predictions, by name; each has a row in `vitreous.inference.engines.ENGINES`."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-EngineName = Literal["torch", "openvino", "onnx"]
-EngineChoice = Literal["auto", "torch", "openvino", "onnx"]
-"""auto: the fastest that was verified for the model on this machine."""
-Precision = Literal["fp32", "int8"]
-"""In what numbers the large products are computed."""
+ConvertedEngine = Literal["openvino", "onnx"]  # what a model can be exported for
+EngineName = Literal["torch", ConvertedEngine]
+EngineChoice = Literal["auto", EngineName]  # auto: the fastest that was verified for the model on this machine
+Precision = Literal["fp32", "int8"]  # of the numbers in the large products

@@ -22,10 +22,8 @@ from vitreous.errors import UserError
 from vitreous.inputs import open_input, size_text
 
 PIECE = 2**20
-MOST_FILES = 4_000_000
-"""Names in one archive; ImageNet has 1.3 million."""
-SPARE, TIMES = 100 * 10**6, 4
-"""An archive of n bytes may hold `SPARE` and `TIMES` x n, unless the table says more."""
+MOST_FILES = 4_000_000  # names in one archive; ImageNet has 1.3 million
+SPARE, TIMES = 100 * 10**6, 4  # an archive of n bytes may hold `SPARE` and `TIMES` x n, unless the table says more
 _LEFT_BY_A_SYSTEM = re.compile(r"(^|/)(__MACOSX|\._[^/]*|\.DS_Store)(/|$)")
 _TARS = (".tar", ".tar.gz", ".tgz")
 

@@ -26,12 +26,10 @@ from vitreous.storage.files import write_file
 from vitreous.storage.overwrite import readable_errors
 
 PIECE = 2**16
-MOST = 2**40
-"""Bytes of a file whose size nobody says."""
+MOST = 2**40  # bytes of a file whose size nobody says
 
 Progress = Callable[[int, int], None]
-RETRY = RetryPolicy(tries=4, pause=1.0)
-"""Tries count in a row, without `least` bytes between."""
+RETRY = RetryPolicy(tries=4, pause=1.0)  # tries count in a row, without `least` bytes between
 
 
 @dataclass(frozen=True)

@@ -26,11 +26,9 @@ from vitreous.storage.overwrite import readable_errors
 
 PIECE = 2**20
 DOWNLOADS = "downloads"
-EXTRAS = {"h5py": "'vitreous[hdf5]'"}
-"""What to install for a package that a dataset needs."""
+EXTRAS = {"h5py": "'vitreous[hdf5]'"}  # what to install for a package that a dataset needs
 
-Progress = Callable[[str, int, int], None]
-"""Told what is being done, bytes done and bytes in all."""
+Progress = Callable[[str, int, int], None]  # told what is being done, bytes done and bytes in all
 
 
 @dataclass(frozen=True)
@@ -39,10 +37,8 @@ class Fetched:
 
     file: File
     path: Path
-    url: str | None
-    """None for a file that somebody put there."""
-    sha256: str | None
-    """None for a folder."""
+    url: str | None  # none for a file that somebody put there
+    sha256: str | None  # none for a folder
 
 
 def downloads_of(dataset: Dataset, root: Path) -> Path:

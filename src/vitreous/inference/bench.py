@@ -19,31 +19,20 @@ from vitreous.data.opening import choose_split, open_dataset
 from vitreous.data.source import Data
 from vitreous.errors import MachineError, UserError
 from vitreous.evaluation.intervals import wilson
-from vitreous.inference.conversion import (
-    ConvertedModel,
-    LabelledViews,
-    QuantizationImages,
-    builtin_views,
-    convert_model,
-    correct_predictions,
-    quantize_model,
-    sample_views,
-)
-from vitreous.inference.engine import Engine, TorchEngine, open_in_torch
-from vitreous.inference.engine_cache import CONVERTED, TORCH, EngineCache, Variant
+from vitreous.inference.conversion import MAX_INT8_DROP, convert_model, correct_predictions, quantize_model
+from vitreous.inference.engine import Engine, InferenceModel, TorchEngine, open_in_torch
+from vitreous.inference.engine_cache import EngineCache
 from vitreous.inference.engine_folder import EngineMetadata, is_engine, load_engine
-from vitreous.inference.export import held_out_count, split_images
-from vitreous.inference.opening import MAX_INT8_DROP, MAX_LIKELY_INT8_DROP, is_trusted, with_merge
-from vitreous.inference.runtime import RUNTIMES
+from vitreous.inference.engines import CONVERTED, ENGINES, TORCH, Variant
+from vitreous.inference.opening import MAX_LIKELY_INT8_DROP, is_trusted, with_merge
+from vitreous.inference.samples import LabelledViews, QuantizationImages, builtin_views, held_out_views, split_images
 from vitreous.inference.speed import measure_latency, measure_speeds, noise
 from vitreous.memory import peak_bytes
 from vitreous.storage.overwrite import GENERATOR
 from vitreous.weights.bundle import Bundle, load_bundle, save_bundle
 
-ROUNDS = 5
-"""In which every engine is measured in turn; the median counts."""
-MEMORY_TIMEOUT_SECONDS = 120.0
-"""After which the process that measures an engine's memory is given up."""
+ROUNDS = 5  # in which every engine is measured in turn; the median counts
+MEMORY_TIMEOUT_SECONDS = 120.0  # after which the process that measures an engine's memory is given up
 
 Message = Callable[[str], None]
 
@@ -52,8 +41,7 @@ Message = Callable[[str], None]
 class Latency:
     """Seconds per batch."""
 
-    batch: int
-    """Its size."""
+    batch: int  # its size
     median: float
     p99: float
 
@@ -64,20 +52,15 @@ class EngineTiming:
 
     engine: EngineName
     precision: Precision
-    merge: int
-    """Tokens that are merged in each block."""
-    images_per_second: float
-    """At `best_batch`."""
-    best_batch: int
-    """The batch size with the highest throughput."""
+    merge: int  # tokens that are merged in each block
+    images_per_second: float  # at `best_batch`
+    best_batch: int  # the batch size with the highest throughput
     latencies: tuple[Latency, ...]
     megabytes: float | None
     """The peak of a process that does nothing but compute batches of `best_batch` with this engine; Python and its
     libraries are among them. None if that cannot be told."""
-    correct: int | None = None
-    """Labelled images whose prediction is right; None if there are none."""
-    evaluated: int = 0
-    """Labelled images."""
+    correct: int | None = None  # labelled images whose prediction is right; None if there are none
+    evaluated: int = 0  # labelled images
 
     @property
     def accuracy(self) -> float | None:
@@ -98,8 +81,7 @@ class BenchResult:
     model: str
     machine: str
     rows: tuple[EngineTiming, ...]
-    remarks: tuple[str, ...] = ()
-    """What was left out, and why."""
+    remarks: tuple[str, ...] = ()  # what was left out, and why
 
     def to_json(self) -> dict[str, Any]:
         """{"generator", "model", "machine", "rows": [{"engine", "precision", "images_per_second", ...}], "remarks"}."""
@@ -121,20 +103,18 @@ class Candidates:
     """The engines of one model that are to be measured side by side."""
 
     engines: dict[EngineCandidate, Engine] = field(default_factory=dict)
-    held_out: LabelledViews | None = None
-    """Labelled images on which the accuracy of all of them is measured."""
-    remarks: list[str] = field(default_factory=list)
-    """What was left out, and why."""
+    held_out: LabelledViews | None = None  # labelled images on which the accuracy of all of them is measured
+    remarks: list[str] = field(default_factory=list)  # what was left out, and why
 
 
 def exported_engine(folder: Path, data: str | Path | Data | None) -> Candidates:
     """The one engine of an exported model."""
-    model, metadata = load_engine(folder)
+    model = load_engine(folder)
+    metadata = model.metadata
     variant = Variant(metadata.runtime, metadata.precision)
     found = Candidates({EngineCandidate(variant, int(metadata.model.get("merge", 0))): model.engine})
     if data is not None:
-        source, preprocess = choose_split(open_dataset(data), None)[1], metadata.preprocess
-        found.held_out = sample_views(source, preprocess, held_out_count(preprocess), model.labels)
+        found.held_out = held_out_views(choose_split(open_dataset(data), None)[1], metadata.preprocess, model.labels)
     return found
 
 
@@ -154,21 +134,22 @@ def gather_engines(
     for merge in merges:
         model = at_merge(bundle, merge)
         found.engines[EngineCandidate(TORCH, merge)] = open_in_torch(model, "cpu").engine
-        maker = _Maker(model, images, MAX_INT8_DROP if max_drop is None else max_drop)
+        converted: dict[EngineName, InferenceModel] = {}  # in fp32, of which int8 is made
         for variant in CONVERTED:
-            if not RUNTIMES[variant.engine].installed:
+            if ENGINES[variant.engine].missing:
                 continue
             candidate = EngineCandidate(variant, merge)
+            starting = partial(message, f"preparing {candidate}")
             try:
-                made = maker.make(variant, partial(message, f"preparing {candidate}"))
+                made = _find_or_convert(model, variant, images, max_drop, converted, starting)
             except UserError as error:
                 found.remarks.append(f"{candidate}: left out. {error}")
                 continue
             if made is not None:
-                found.engines[candidate], metadata = made
-                if not is_trusted(metadata):
-                    found.remarks.append(f"{candidate}: {_distrust(metadata)}")
-    missing = [name for name, runtime in RUNTIMES.items() if not runtime.installed]
+                found.engines[candidate] = made.engine
+                if not is_trusted(made.metadata):
+                    found.remarks.append(f"{candidate}: {_distrust(made.metadata)}")
+    missing = [name for name, kind in ENGINES.items() if kind.missing]
     found.remarks += [f"{name}: not installed; pip install 'vitreous[{name}]'." for name in missing]
     if data is None:
         found.remarks.append("int8 and accuracy: need labelled images; give data.")
@@ -186,38 +167,37 @@ def own_merge(bundle: Bundle) -> int:
     return config.merge if isinstance(config, ViTConfig) else 0
 
 
-class _Maker:
-    """Converts a model, or finds it in the cache."""
+def _find_or_convert(
+    model: Bundle,
+    variant: Variant,
+    images: QuantizationImages | None,
+    max_drop: float | None,
+    converted: dict[EngineName, InferenceModel],
+    starting: Callable[[], None],
+) -> InferenceModel | None:
+    """The model in this variant; None for int8 without images. `starting` is called if it is not cached."""
+    cache = EngineCache(model)
+    cached = cache.get(variant)
+    if cached is not None and _is_good(cached.metadata, images, MAX_INT8_DROP if max_drop is None else max_drop):
+        return cached
+    if variant.precision == "int8" and images is None:
+        return None
+    starting()
+    if variant.engine not in converted:
+        converted[variant.engine] = convert_model(model, variant.engine, builtin_views(model.preprocess))
+    made = converted[variant.engine]
+    if variant.precision == "int8" and images is not None:
+        made = quantize_model(model, made, images, max_drop, if_faster=True)
+    return cache.put(made)
 
-    def __init__(self, model: Bundle, images: QuantizationImages | None, max_drop: float) -> None:
-        self.model, self.images, self.max_drop = model, images, max_drop
-        self.cache = EngineCache(model)
-        self.converted: dict[EngineName, ConvertedModel] = {}
-        """In fp32, of which int8 is made."""
 
-    def make(self, variant: Variant, starting: Callable[[], None]) -> tuple[Engine, EngineMetadata] | None:
-        """The engine and its metadata; None for int8 without images. `starting` is called if it is not cached."""
-        cached = self.cache.get(variant)
-        if cached is not None and self._is_good(cached[1]):
-            return cached[0].engine, cached[1]
-        if variant.precision == "int8" and self.images is None:
-            return None
-        starting()
-        if variant.engine not in self.converted:
-            views = builtin_views(self.model.preprocess)
-            self.converted[variant.engine] = convert_model(self.model, variant.engine, views)
-        made = self.converted[variant.engine]
-        if variant.precision == "int8" and self.images is not None:
-            made = quantize_model(self.model, made, self.images, self.max_drop, if_faster=True)
-        return self.cache.put(made).engine, made.metadata
-
-    def _is_good(self, metadata: EngineMetadata) -> bool:
-        """Whether it need not be made again: of int8, it loses little, and more images would not make it trusted."""
-        held_out = 0 if self.images is None else len(self.images.held_out.labels)
-        accuracy = metadata.accuracy
-        if accuracy is None:
-            return metadata.precision == "fp32"
-        return accuracy.drop <= self.max_drop and (is_trusted(metadata) or accuracy.images >= held_out)
+def _is_good(metadata: EngineMetadata, images: QuantizationImages | None, max_drop: float) -> bool:
+    """Whether it need not be made again: of int8, it loses little, and more images would not make it trusted."""
+    accuracy = metadata.accuracy
+    if accuracy is None:
+        return metadata.precision == "fp32"
+    held_out = 0 if images is None else len(images.held_out.labels)
+    return accuracy.drop <= max_drop and (is_trusted(metadata) or accuracy.images >= held_out)
 
 
 def _distrust(metadata: EngineMetadata) -> str:
@@ -296,7 +276,7 @@ def _measure_in_process(folder: Path) -> float | None:
 
 def print_peak_memory(folder: Path) -> None:
     """In the process: open, compute, and print the bytes."""
-    engine = (load_engine(folder)[0] if is_engine(folder) else open_in_torch(load_bundle(folder), "cpu")).engine
+    engine = (load_engine(folder) if is_engine(folder) else open_in_torch(load_bundle(folder), "cpu")).engine
     images = noise(engine, engine.batch_size)
     for _ in range(2):
         (engine.logits if engine.classes else engine.representations)(images)

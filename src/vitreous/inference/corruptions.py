@@ -27,24 +27,19 @@ from vitreous.inference.evaluation import Measurement
 from vitreous.inference.matching import LabelSpace, MatchedSource
 from vitreous.inference.memory_needs import check_inference_memory
 
-MIN_IMAGES_FOR_WORKERS = 8
-"""For fewer, starting processes takes longer than they save."""
+MIN_IMAGES_FOR_WORKERS = 8  # for fewer, starting processes takes longer than they save
 
 
 @dataclass(frozen=True, kw_only=True)
 class CorruptionEvaluation(Measurement[CorruptionResult]):
     """How well a classifier does under corruptions."""
 
-    of: int
-    """Images of the split, of which `result.n` were measured."""
-    seed: int
-    """Of the choice of images and of what is random in a corruption."""
-    size: tuple[int, int]
-    """Height and width of what the model sees, which is what was corrupted."""
+    of: int  # images of the split, of which `result.n` were measured
+    seed: int  # of the choice of images and of what is random in a corruption
+    size: tuple[int, int]  # height and width of what the model sees, which is what was corrupted
     label_space: LabelSpace
     remarks: tuple[str, ...]
-    page: Path | None = None
-    """Where the page lies, if one was asked for; `corruptions.json` is beside it."""
+    page: Path | None = None  # where the page lies, if one was asked for; `corruptions.json` is beside it
 
     def to_json(self) -> dict[str, Any]:
         """The fields, with those of the result among them, and how each kind differs from ImageNet-C's."""

@@ -6,10 +6,10 @@ B images, C channels, H x W pixels, K classes, D numbers of a representation.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -24,39 +24,87 @@ from vitreous.model.family import inference_batch
 from vitreous.model.network import Network, check_numbers, evaluating
 from vitreous.weights.bundle import Bundle
 
+if TYPE_CHECKING:
+    from vitreous.inference.engine_folder import EngineMetadata
 
-class Engine(Protocol):
+LOGITS, REPRESENTATION = "logits", "representation"
+
+
+class Engine(ABC):
     """What computes a model's predictions. Several threads may call it."""
 
-    @property
-    def name(self) -> EngineName:
-        """What computes."""
+    name: EngineName
+    precision: Precision = "fp32"
+    max_concurrency = 1
+    """How many calls at the same time are fastest: more than one if a batch may begin before the last ends."""
+    preprocess: Preprocess  # how images must be prepared: `vitreous.data.view.make_view` does it
+    path: Path | None  # where the model was read from, for errors to say so
 
     @property
-    def precision(self) -> Precision:
-        """In what numbers the large products are computed."""
-
-    @property
-    def preprocess(self) -> Preprocess:
-        """How images must be prepared: `vitreous.data.view.make_view` does it."""
-
-    @property
+    @abstractmethod
     def classes(self) -> int:
         """K; 0 for a model without a classifier, which gives representations only."""
 
     @property
+    @abstractmethod
     def batch_size(self) -> int:
         """The batch size with the highest throughput."""
 
-    @property
-    def max_concurrency(self) -> int:
-        """How many calls at the same time are fastest: more than one if a batch may begin before the last ends."""
+    @abstractmethod
+    def _compute(self, images: Tensor, output: str) -> Tensor:
+        """(B, K) logits or (B, D) representations, float32."""
 
     def logits(self, images: Tensor) -> Tensor:
         """(B, K) float32 of images (B, C, H, W) uint8."""
+        if not self.classes:
+            raise UserError(f"{self.path or 'the model'}: it has no classifier and so no logits to give.")
+        return self._checked(images, LOGITS)
 
     def representations(self, images: Tensor) -> Tensor:
         """(B, D) float32, before any classifier, of images (B, C, H, W) uint8."""
+        return self._checked(images, REPRESENTATION)
+
+    def _checked(self, images: Tensor, output: str) -> Tensor:
+        expected = (self.preprocess.channels, *self.preprocess.size)
+        if images.dtype != torch.uint8 or images.ndim != 4 or tuple(images.shape[1:]) != expected:
+            kind = str(images.dtype).removeprefix("torch.")
+            raise UserError(
+                f"images of shape {tuple(images.shape)} and type {kind}: the model takes (count, "
+                f"{', '.join(map(str, expected))}) of uint8; vitreous.data.view.make_view makes one image so."
+            )
+        found = self._compute(images, output)
+        check_numbers(found, output, self.path)
+        return found
+
+
+class TorchEngine(Engine):
+    """A network in PyTorch, on the device where its weights are, in evaluation mode, without gradients."""
+
+    name: EngineName = "torch"
+
+    def __init__(self, network: Network, preprocess: Preprocess, *, path: Path | None = None) -> None:
+        self.network, self.preprocess, self.path = network, preprocess, path
+
+    @property
+    def classes(self) -> int:
+        return self.network.config.classes
+
+    @property
+    def batch_size(self) -> int:
+        return inference_batch(self.network.config)
+
+    def _compute(self, images: Tensor, output: str) -> Tensor:
+        function = self.network if output == LOGITS else self.network.representation
+        with torch.inference_mode(), evaluating(self.network):
+            found = function(normalise(images, self.preprocess).to(self.network.device)).float().cpu()
+        return found.clone()  # an ordinary tensor, which training may use
+
+
+class GraphEngine(Engine):
+    """A graph that another runtime computes, on the processor."""
+
+    def __init__(self, graph: Any, preprocess: Preprocess, precision: Precision, *, path: Path | None = None) -> None:
+        self.graph, self.preprocess, self.precision, self.path = graph, preprocess, precision, path
 
 
 @dataclass(frozen=True)
@@ -65,12 +113,15 @@ class InferenceModel:
 
     engine: Engine
     config: ModelConfig
-    labels: tuple[str, ...]
-    """(K,) the names of the classes, in the order of the logits."""
-    path: Path | None
-    """Where it was read from."""
-    identity: str | Network
-    """What its outputs follow from, besides the preprocessing: a digest, or the network itself."""
+    labels: tuple[str, ...]  # (K,) the names of the classes, in the order of the logits
+    path: Path | None  # where it was read from
+    identity: str | Network  # what its outputs follow from, besides the preprocessing: a digest, or the network itself
+    conversion: EngineMetadata | None = None  # of a converted model: what it was made from, and how it was verified
+
+    @property
+    def metadata(self) -> EngineMetadata:
+        assert self.conversion is not None, "asked of converted models only"
+        return self.conversion
 
     @property
     def computed_by(self) -> str:
@@ -78,63 +129,7 @@ class InferenceModel:
         return f"{self.engine.name}-{self.engine.precision}"
 
 
-class TorchEngine:
-    """A network in PyTorch, on the device where its weights are, in evaluation mode, without gradients."""
-
-    name: EngineName = "torch"
-    precision: Precision = "fp32"
-    max_concurrency = 1
-
-    def __init__(self, network: Network, preprocess: Preprocess, *, path: Path | None = None) -> None:
-        """path: where the network was read from, for errors to say so."""
-        self.network, self.preprocess, self.path = network, preprocess, path
-
-    @property
-    def classes(self) -> int:
-        """K; 0 for a model without a classifier."""
-        return self.network.config.classes
-
-    @property
-    def batch_size(self) -> int:
-        """The batch size with the highest throughput."""
-        return inference_batch(self.network.config)
-
-    def logits(self, images: Tensor) -> Tensor:
-        """(B, K) float32 of images (B, C, H, W) uint8."""
-        if not self.classes:
-            raise no_classifier(self.path)
-        return self._compute(self.network, images, "logits")
-
-    def representations(self, images: Tensor) -> Tensor:
-        """(B, D) float32, before any classifier, of images (B, C, H, W) uint8."""
-        return self._compute(self.network.representation, images, "features")
-
-    def _compute(self, function: Callable[[Tensor], Tensor], images: Tensor, what: str) -> Tensor:
-        check_images(images, self.preprocess)
-        device = self.network.device
-        with torch.inference_mode(), evaluating(self.network):
-            found = function(normalise(images, self.preprocess).to(device)).float().cpu()
-        check_numbers(found, what, self.path)
-        return found.clone()  # an ordinary tensor, which training may use
-
-
 def open_in_torch(bundle: Bundle, device: str = "auto") -> InferenceModel:
     """The model as it is, in PyTorch."""
     engine = TorchEngine(bundle.model.to(find_device(device)), bundle.preprocess, path=bundle.path)
     return InferenceModel(engine, bundle.model.config, bundle.labels, bundle.path, bundle.model)
-
-
-def no_classifier(path: Path | None) -> UserError:
-    """What is said to whoever wants logits of a model that has none."""
-    return UserError(f"{path or 'the model'}: it has no classifier and so no logits to give.")
-
-
-def check_images(images: Tensor, preprocess: Preprocess) -> None:
-    """Refuse images that no engine with this preprocessing takes."""
-    expected = (preprocess.channels, *preprocess.size)
-    if images.dtype != torch.uint8 or images.ndim != 4 or tuple(images.shape[1:]) != expected:
-        kind = str(images.dtype).removeprefix("torch.")
-        raise UserError(
-            f"images of shape {tuple(images.shape)} and type {kind}: the model takes (count, "
-            f"{', '.join(map(str, expected))}) of uint8; vitreous.data.view.make_view makes one image so."
-        )

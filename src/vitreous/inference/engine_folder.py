@@ -19,8 +19,8 @@ from vitreous.config.engine import EngineName, Precision
 from vitreous.config.fields import from_fields
 from vitreous.errors import UserError
 from vitreous.evaluation.intervals import Paired
-from vitreous.inference.engine import InferenceModel
-from vitreous.inference.runtime import RUNTIMES, find_runtime
+from vitreous.inference.engine import GraphEngine, InferenceModel
+from vitreous.inference.engines import ENGINES, find_engine
 from vitreous.inference.verify import Agreement
 from vitreous.inputs import as_text, read_json
 from vitreous.model.family import called, config_from_json, described
@@ -48,8 +48,7 @@ class Int8Accuracy:
 
     images: Count
     fp32_correct: int
-    only_fp32: int
-    """Images that only float32 has right."""
+    only_fp32: int  # images that only float32 has right
     only_int8: int
 
     @property
@@ -79,22 +78,17 @@ class EngineMetadata:
 
     runtime: EngineName
     precision: Precision
-    model: dict[str, Any]
-    """The network's configuration, with its family."""
+    model: dict[str, Any]  # the network's configuration, with its family
     preprocess: Preprocess
     labels: tuple[str, ...]
-    source: str
-    """A digest of the model that it was made from."""
-    verified: Agreement
-    """With the network in PyTorch."""
+    source: str  # a digest of the model that it was made from
+    verified: Agreement  # with the network in PyTorch
     accuracy: Int8Accuracy | None = None
     """Of int8, on images that neither calibrated it nor chose which of its operations stay in float32."""
     accuracy_control: bool = False
     """Whether some operations were left in float32, because int8 in all of them cost too much accuracy."""
-    versions: str = ""
-    """Of the software that made it."""
-    processor: str = ""
-    """On which it was verified."""
+    versions: str = ""  # of the software that made it
+    processor: str = ""  # on which it was verified
 
     @property
     def in_graph(self) -> dict[str, str]:
@@ -106,11 +100,13 @@ class EngineMetadata:
         }
 
 
-def save_engine(path: Path, model: Any, metadata: EngineMetadata) -> Path:
-    """Write an exported model, complete or not at all, and return its folder. model: the runtime's."""
+def save_engine(path: Path, model: InferenceModel) -> Path:
+    """Write a converted model, complete or not at all, and return its folder."""
+    assert isinstance(model.engine, GraphEngine)
+    metadata = model.metadata
     with new_folder(path) as folder:
         try:
-            RUNTIMES[metadata.runtime].write(model, folder)
+            ENGINES[metadata.runtime].write(model.engine.graph, folder)
         except RuntimeError as error:  # OpenVINO's own
             raise UserError(
                 f"{path}: cannot be written ({str(error).splitlines()[-1]}); choose another place."
@@ -147,24 +143,24 @@ def read_metadata(folder: Path) -> EngineMetadata:
         )
     fields.pop("generator", None)
     metadata = from_fields(EngineMetadata, fields, folder / METADATA)
-    if metadata.runtime not in RUNTIMES:
+    if not ENGINES[metadata.runtime].files:
         raise UserError(f"{folder / METADATA}: made for {shown(metadata.runtime)}, which this vitreous does not know.")
-    if missing := [name for name in RUNTIMES[metadata.runtime].files if name not in listed]:
+    if missing := [name for name in ENGINES[metadata.runtime].files if name not in listed]:
         raise UserError(f"{folder / MANIFEST}: does not list {missing[0]}; export the model again.")
     return metadata
 
 
-def load_engine(folder: Path) -> tuple[InferenceModel, EngineMetadata]:
-    """The exported model in a folder, and its metadata."""
+def load_engine(folder: Path) -> InferenceModel:
+    """The exported model in a folder."""
     return read_whole(folder, lambda: _load_engine(folder))
 
 
-def _load_engine(folder: Path) -> tuple[InferenceModel, EngineMetadata]:
+def _load_engine(folder: Path) -> InferenceModel:
     metadata = read_metadata(folder)
-    runtime = find_runtime(metadata.runtime, f"{folder}: runtime")
-    engine = runtime.engine(runtime.read(folder), metadata.preprocess, metadata.precision, path=folder)
+    kind = find_engine(metadata.runtime, f"{folder}: runtime")
+    engine = kind.engine(kind.read(folder), metadata.preprocess, metadata.precision, path=folder)
     config = config_from_json(metadata.model, str(folder / METADATA))
-    return InferenceModel(engine, config, metadata.labels, folder, sha256_file(folder / MANIFEST)), metadata
+    return InferenceModel(engine, config, metadata.labels, folder, sha256_file(folder / MANIFEST), metadata)
 
 
 def engine_card(metadata: EngineMetadata) -> str:
@@ -177,7 +173,7 @@ def engine_card(metadata: EngineMetadata) -> str:
     )
     precision = "float32" if metadata.precision == "fp32" else "int8"
     paragraphs = [
-        f"# {called(config)} for {RUNTIMES[metadata.runtime].title}, {precision}",
+        f"# {called(config)} for {ENGINES[metadata.runtime].title}, {precision}",
         f"{described(config)}. Input: uint8 (count, {metadata.preprocess.channels}, {height}, {width}), not "
         f"normalised. Outputs: {outputs}.",
         f"Compared with the network in PyTorch on {verified.images:,} images: {verified.same_label:,} have the same "

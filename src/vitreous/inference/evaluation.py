@@ -27,8 +27,7 @@ from vitreous.inference.engine import InferenceModel
 from vitreous.inference.matching import LabelSpace, MatchedSource, check_imagenet, match_classes, match_names
 from vitreous.inference.memory_needs import check_inference_memory
 
-REAL = "real"
-"""What a person calls ImageNet's ReaL labels."""
+REAL = "real"  # what a person calls ImageNet's ReaL labels
 REAL_FILE = Path("imagenet-real") / "real.json"
 
 
@@ -46,14 +45,11 @@ R = TypeVar("R", bound=Result)
 class Measurement(Generic[R]):
     """A result, and what it was measured on."""
 
-    split: str
-    """train, val, test, or all if the data have one split only."""
+    split: str  # train, val, test, or all if the data have one split only
     result: R
-    unreadable: dict[str, str]
-    """Images that were left out: path to reason."""
+    unreadable: dict[str, str]  # images that were left out: path to reason
     seconds: float
-    engine: str
-    """What computed the predictions, and in which precision."""
+    engine: str  # what computed the predictions, and in which precision
 
     def to_json(self) -> dict[str, Any]:
         """The fields, with those of the result among them."""
@@ -69,30 +65,24 @@ class Evaluation(Measurement[ClassificationResult]):
     """Whether the prediction was the likeliest of all of the model's classes, or of those that the data have."""
     remarks: tuple[str, ...] = ()
     """How classes were matched, and among which the prediction was chosen, unless it is the obvious."""
-    predictions: str | None = None
-    """The file with the prediction for each image, if one was asked for."""
+    predictions: str | None = None  # the file with the prediction for each image, if one was asked for
 
 
 @dataclass(frozen=True, kw_only=True)
 class LabelSetEvaluation(Measurement[LabelSetResult]):
     """How well a classifier does where images have several labels, each of which counts as right."""
 
-    labels: str
-    """The file that has the labels."""
-    without: int
-    """Images that were left out, because the file has no label for them."""
+    labels: str  # the file that has the labels
+    without: int  # images that were left out, because the file has no label for them
     predictions: str | None = None
 
 
 class ClassifierOutput(NamedTuple):
     """The outputs of a classifier for many images."""
 
-    logits: Tensor
-    """(n, K)."""
-    targets: Tensor
-    """(n,) the labels of the source."""
-    unreadable: dict[str, str]
-    """Images that were left out: path to reason."""
+    logits: Tensor  # (n, K)
+    targets: Tensor  # (n,) the labels of the source
+    unreadable: dict[str, str]  # images that were left out: path to reason
 
 
 def evaluate_classifier(

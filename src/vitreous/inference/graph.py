@@ -20,18 +20,17 @@ from torch.fx import Graph, Node
 
 from vitreous.config.data import Preprocess
 from vitreous.data.augment import scale_and_shift
+from vitreous.inference.engine import LOGITS, REPRESENTATION
 from vitreous.model.network import Network, evaluating
 
 INPUT = "images"
-PROBABILITIES, LOGITS, REPRESENTATION = "probabilities", "logits", "representation"
-MAX_BATCH_SIZE = 4096
-"""A dynamic shape needs an upper bound."""
+MAX_BATCH_SIZE = 4096  # A dynamic shape needs an upper bound
 NOISY_LOGGERS = ("nncf", "torch.onnx", "onnxscript", "onnx_ir")
 
 
 def output_names(network: Network) -> tuple[str, ...]:
     """The outputs of the graph, in this order; a network without a classifier has only its representation."""
-    return (PROBABILITIES, LOGITS, REPRESENTATION) if network.config.classes else (REPRESENTATION,)
+    return ("probabilities", LOGITS, REPRESENTATION) if network.config.classes else (REPRESENTATION,)
 
 
 class InferenceGraph(nn.Module):

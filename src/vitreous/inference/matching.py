@@ -22,12 +22,9 @@ class MatchedSource:
     """Images whose labels count in the classes that may be predicted."""
 
     source: Source
-    labels: tuple[str, ...]
-    """(K,) names of the classes that may be predicted."""
-    outputs: tuple[int, ...] | None = None
-    """(K,) which of the model's classes they are; None for all."""
-    remarks: tuple[str, ...] = ()
-    """How the classes were matched and which may be predicted, unless it is the obvious."""
+    labels: tuple[str, ...]  # (K,) names of the classes that may be predicted
+    outputs: tuple[int, ...] | None = None  # (K,) which of the model's classes they are; None for all
+    remarks: tuple[str, ...] = ()  # how the classes were matched and which may be predicted, unless it is the obvious
 
     @property
     def label_space(self) -> LabelSpace:

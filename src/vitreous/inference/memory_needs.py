@@ -28,8 +28,7 @@ from vitreous.model.family import (
 from vitreous.weights.bundle import Bundle
 
 FLOAT_BYTES = 4
-MAX_BIAS_BATCH = 32
-"""When a bias is measured, images are there in several versions."""
+MAX_BIAS_BATCH = 32  # when a bias is measured, images are there in several versions
 
 
 def check_training_memory(training: Training, images: int, world: World = ALONE, beside: int = 1) -> None:

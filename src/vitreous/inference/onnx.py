@@ -20,17 +20,12 @@ from torch.fx import Graph
 from vitreous.config.data import Preprocess
 from vitreous.config.engine import EngineName, Precision
 from vitreous.errors import UserError
-from vitreous.inference.engine import check_images, no_classifier
-from vitreous.inference.graph import INPUT, LOGITS, MAX_BATCH_SIZE, REPRESENTATION, quiet_converters
-from vitreous.model.network import check_numbers
+from vitreous.inference.engine import LOGITS, GraphEngine
+from vitreous.inference.graph import INPUT, MAX_BATCH_SIZE, quiet_converters
 
 FILE = "model.onnx"
-OPSET = 23
-"""The first version of ONNX that has attention as one operation."""
-MAX_WEIGHT_BYTES = 2**31 - 2**24
-"""That one file can hold beside its graph."""
-BATCH_SIZE = 8
-"""More gain nothing on a processor."""
+OPSET = 23  # the first version of ONNX that has attention as one operation
+MAX_WEIGHT_BYTES = 2**31 - 2**24  # that one file can hold beside its graph
 
 
 def convert(program: ExportedProgram, names: Sequence[str], metadata: Mapping[str, str]) -> Any:
@@ -38,10 +33,8 @@ def convert(program: ExportedProgram, names: Sequence[str], metadata: Mapping[st
     if sum(tensor.nbytes for tensor in program.state_dict.values()) >= MAX_WEIGHT_BYTES:
         raise UserError("onnx: the model has more than 2 GB, the most that one ONNX file holds; export to openvino.")
     separate_padding_from_pool(program.graph)
-    with (
-        quiet_converters(),
-        torch.no_grad(),
-    ):  # as it was traced: with gradients, attention lays its result out otherwise
+    # No gradients, as it was traced: with them, attention lays its result out otherwise.
+    with quiet_converters(), torch.no_grad():
         exported = torch.onnx.export(
             program,
             tuple(program.example_inputs[0]),
@@ -96,48 +89,29 @@ def intermediate(model: Any, images: Tensor) -> dict[str, NDArray[Any]]:
     return dict(zip(names, _run(session, names, images), strict=True))
 
 
-class OnnxEngine:
+class OnnxEngine(GraphEngine):
     """A model in ONNX Runtime, on the processor. Its session is opened at the first call."""
 
     name: EngineName = "onnx"
-    max_concurrency = 1
+    batch_size = 8  # more gain nothing on a processor
 
-    def __init__(self, model: Any, preprocess: Preprocess, precision: Precision, *, path: Path | None = None) -> None:
-        """model: an `onnx.ModelProto` or its bytes; path: where it was read from, for errors to say so."""
-        self.model, self.preprocess, self.precision, self.path = model, preprocess, precision, path
+    def __init__(self, graph: Any, preprocess: Preprocess, precision: Precision, *, path: Path | None = None) -> None:
+        """graph: an `onnx.ModelProto`, or its bytes."""
+        super().__init__(graph, preprocess, precision, path=path)
         self._opened: Any = None
         self._lock = Lock()
 
     @property
-    def batch_size(self) -> int:
-        """The batch size with the highest throughput."""
-        return BATCH_SIZE
-
-    def logits(self, images: Tensor) -> Tensor:
-        """(B, K) float32 of images (B, C, H, W) uint8."""
-        return self._compute(images, LOGITS)
-
-    def representations(self, images: Tensor) -> Tensor:
-        """(B, D) float32, before any classifier, of images (B, C, H, W) uint8."""
-        return self._compute(images, REPRESENTATION)
-
-    @property
     def classes(self) -> int:
-        """K; 0 for a model without a classifier."""
         return next((output.shape[1] for output in self._session().get_outputs() if output.name == LOGITS), 0)
 
-    def _compute(self, images: Tensor, what: str) -> Tensor:
-        check_images(images, self.preprocess)
-        if what == LOGITS and not self.classes:
-            raise no_classifier(self.path)
-        found = torch.from_numpy(_run(self._session(), [what], images)[0])
-        check_numbers(found, what, self.path)
-        return found
+    def _compute(self, images: Tensor, output: str) -> Tensor:
+        return torch.from_numpy(_run(self._session(), [output], images)[0])
 
     def _session(self) -> Any:
         with self._lock:
             if self._opened is None:
-                content = self.model if isinstance(self.model, bytes) else self.model.SerializeToString()
+                content = self.graph if isinstance(self.graph, bytes) else self.graph.SerializeToString()
                 try:
                     self._opened = _session(content, torch.get_num_threads())
                 except RuntimeError as error:

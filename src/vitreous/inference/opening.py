@@ -8,15 +8,18 @@ from dataclasses import replace
 from pathlib import Path
 
 from vitreous.config.data import Preprocess
-from vitreous.config.engine import EngineChoice, Precision
+from vitreous.config.engine import EngineChoice, EngineName, Precision
+from vitreous.data.opening import choose_split, open_images
+from vitreous.data.source import Data
 from vitreous.distributed.world import find_device
 from vitreous.errors import UserError
-from vitreous.inference.conversion import builtin_views, convert_model
+from vitreous.inference.conversion import MAX_INT8_DROP, convert_model, quantize_model
 from vitreous.inference.engine import InferenceModel, open_in_torch
-from vitreous.inference.engine_cache import TORCH, EngineCache, Variant
+from vitreous.inference.engine_cache import EngineCache
 from vitreous.inference.engine_folder import EngineMetadata, is_engine, load_engine
+from vitreous.inference.engines import ENGINES, OPENVINO, TORCH, Variant, find_engine
 from vitreous.inference.memory_needs import check_inference_memory
-from vitreous.inference.runtime import RUNTIMES, find_runtime
+from vitreous.inference.samples import VERIFICATION_IMAGES, builtin_views, sample_views, split_images
 from vitreous.inference.speed import measure_speeds
 from vitreous.model.network import MergesTokens, require
 from vitreous.weights.bundle import Bundle
@@ -24,19 +27,14 @@ from vitreous.weights.source import open_weights, with_preprocess
 
 log = logging.getLogger("vitreous")
 
-MIN_IMAGES_FOR_CACHE = 16
-"""For fewer it is not worth looking whether there is a converted form."""
-MIN_IMAGES_FOR_HINT = 1000
-"""From here on somebody without a converted form wants to know that there is such a thing."""
+MIN_IMAGES_FOR_CACHE = 16  # for fewer it is not worth looking whether there is a converted form
+MIN_IMAGES_FOR_HINT = 1000  # from here on somebody without a converted form wants to know that there is such a thing
 OPENING_SECONDS = 1.0
 """About what it takes to open and compile a small converted model; of a larger one each image takes longer, too."""
 CONVERSION_PAYS_SECONDS = 60.0
 """Of PyTorch's time, above which converting a model, some ten seconds, is expected to pay."""
-MAX_INT8_DROP = 0.5
-"""Points of accuracy that int8 may lose by default."""
 MAX_LIKELY_INT8_DROP = 1.0
 """Points that int8 may lose, for `auto` to choose it, at the end of the 95 % interval of the paired difference."""
-OPENVINO = Variant("openvino", "fp32")
 
 
 def open_model(
@@ -104,21 +102,19 @@ def open_engine(
     bundle = open_model(model, preprocess, merge)
     if classifier:
         check_classifier(bundle)
-    if engine == "torch":
-        if precision == "int8":
-            raise UserError("precision='int8': PyTorch computes in fp32 here; choose the engine openvino.")
-        return open_in_torch(bundle, device)
     if engine == "auto" and precision == "int8":
         engine = "openvino"  # no other has it, so its speed decides nothing
     if engine == "auto":
         on_processor = find_device(device).type == "cpu"
         return _open_fastest(bundle, precision, images) if on_processor else open_in_torch(bundle, device)
-    runtime, variant = find_runtime(engine, "engine"), Variant(engine, precision or "fp32")
-    if precision == "int8" and runtime.quantize is None:
-        raise UserError(f"precision='int8': there is none for {runtime.title} here; choose the engine openvino.")
+    kind, variant = find_engine(engine, "engine"), Variant(engine, precision or "fp32")
+    if variant.precision not in kind.precisions:
+        raise UserError(f"precision='int8': there is none for {kind.title} here; choose the engine openvino.")
+    if variant == TORCH:
+        return open_in_torch(bundle, device)
     cache = EngineCache(bundle)
     if (found := cache.get(variant)) is not None:
-        return found[0]
+        return found
     if precision == "int8":
         raise UserError(
             f"precision='int8': {bundle.path or 'the model'} has not been quantized here; do it with labelled images: "
@@ -136,7 +132,8 @@ def _open_exported(
 ) -> InferenceModel:
     if preprocess is not None:
         raise UserError(f"preprocess: {folder} has its own, which is part of its graph; export the model with another.")
-    found, metadata = load_engine(folder)
+    found = load_engine(folder)
+    metadata = found.metadata
     if engine not in ("auto", metadata.runtime):
         raise UserError(f"engine={engine!r}: {folder} was exported for {metadata.runtime}; leave the engine out.")
     if precision not in (None, metadata.precision):
@@ -157,22 +154,21 @@ def _open_fastest(bundle: Bundle, precision: Precision | None, images: int) -> I
         speeds = _convert(cache, plain) or speeds
 
     def seconds(variant: Variant) -> float:
-        is_open = variant == TORCH or cache.is_open(variant)
-        return images / speeds[variant] + (0.0 if is_open else OPENING_SECONDS)
+        return images / speeds[variant] + (0.0 if cache.is_open(variant) else OPENING_SECONDS)
 
     for variant in sorted((one for one in speeds if precision in (None, one.precision)), key=seconds):
         if variant == TORCH:
             break
         cached = cache.get(variant)
-        if cached is not None and is_trusted(cached[1]):
-            log.info(_reason(variant, speeds, cached[1]))
-            return cached[0]
+        if cached is not None and is_trusted(cached.metadata):
+            log.info(_reason(variant, speeds, cached.metadata))
+            return cached
     if speeds:
         log.info(f"engine: PyTorch, the fastest here for {images:,} images.")
-    elif images >= MIN_IMAGES_FOR_HINT and RUNTIMES["openvino"].installed:
-        log.info("engine: PyTorch, as no other was prepared for this model; vitreous bench does that.")
-    elif images >= MIN_IMAGES_FOR_HINT:
+    elif images >= MIN_IMAGES_FOR_HINT and ENGINES["openvino"].missing:
         log.info("engine: PyTorch; OpenVINO may be faster here: pip install 'vitreous[openvino]', then vitreous bench.")
+    elif images >= MIN_IMAGES_FOR_HINT:
+        log.info("engine: PyTorch, as no other was prepared for this model; vitreous bench does that.")
     return plain
 
 
@@ -207,15 +203,44 @@ def _reason(variant: Variant, speeds: Mapping[Variant, float], metadata: EngineM
     proof = ""
     if (a := metadata.accuracy) is not None:
         proof = f"; accuracy {a.int8:.1%} on {a.images:,} held-out images, {a.fp32:.1%} in float32"
-    return f"engine: {RUNTIMES[variant.engine].title} {variant.precision}, {faster}{proof}."
+    return f"engine: {ENGINES[variant.engine].title} {variant.precision}, {faster}{proof}."
 
 
 def _conversion_pays(plain: InferenceModel, images: int) -> bool:
     engine = plain.engine
-    if not RUNTIMES["openvino"].installed or images < 10 * engine.batch_size:
+    if ENGINES["openvino"].missing or images < 10 * engine.batch_size:
         return False
     try:
         check_inference_memory(plain.config, engine.preprocess, engine.batch_size)
     except UserError:  # it cannot be tried; with a smaller batch, PyTorch may work all the same
         return False
     return images / measure_speeds({TORCH: engine}, rounds=1, seconds=0.2)[TORCH] > CONVERSION_PAYS_SECONDS
+
+
+def prepare_export(
+    bundle: Bundle,
+    to: EngineName,
+    *,
+    calibrate: str | Path | Data | None = None,
+    verify: str | Path | Data | None = None,
+    max_drop: float | None = None,
+) -> InferenceModel:
+    """The model in another runtime, verified; in int8 if there are images to calibrate with.
+
+    It is also cached on this machine, with its speed, so that `auto` may take it.
+    """
+    images = views = None
+    if calibrate is not None:
+        check_classifier(bundle)
+        images = split_images(bundle, calibrate, verify)
+        views = images.control.views[:VERIFICATION_IMAGES]
+    elif verify is not None:
+        views = sample_views(choose_split(open_images(verify), None)[1], bundle.preprocess, VERIFICATION_IMAGES).views
+    cache = EngineCache(bundle)
+    found = convert_model(bundle, to, builtin_views(bundle.preprocess) if views is None else views)
+    cache.put(found)
+    if images is not None:
+        found = quantize_model(bundle, found, images, max_drop)
+        cache.put(found)
+    cache.measure(open_in_torch(bundle, "cpu").engine)
+    return found

@@ -1,17 +1,20 @@
-"""OpenVINO: a network's graph converted and computed on the processor, one stream for each core.
+"""OpenVINO: a network's graph converted, computed on the processor by one stream for each core, and quantized by NNCF.
 
-Whatever is imported from openvino is imported when it is needed: it is an extra.
+Whatever is imported from openvino and nncf is imported when it is needed: they are an extra.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+import math
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,10 +25,11 @@ from torch.export import ExportedProgram
 from vitreous.config.data import Preprocess
 from vitreous.config.engine import EngineName, Precision
 from vitreous.errors import UserError
-from vitreous.inference.engine import check_images, no_classifier
-from vitreous.inference.graph import INPUT, LOGITS, REPRESENTATION, quiet_converters
-from vitreous.model.network import check_numbers
+from vitreous.inference.engine import LOGITS, GraphEngine
+from vitreous.inference.graph import INPUT, quiet_converters
 from vitreous.model.precision import INSTRUCTIONS, amx_allowed, amx_works, avoid_broken_amx
+
+log = logging.getLogger("vitreous")
 
 XML, BIN = "model.xml", "model.bin"
 _CORE_LOCK = Lock()
@@ -87,22 +91,21 @@ def intermediate(model: Any, images: Tensor) -> dict[str, NDArray[Any]]:
     return {friendly[name]: outputs[number] for number, name in enumerate(producers) if name in friendly}
 
 
-class OpenVinoEngine:
+class OpenVinoEngine(GraphEngine):
     """A model in OpenVINO. It is compiled at the first call."""
 
     name: EngineName = "openvino"
     max_concurrency = 2
     """While the last images of one batch are computed, streams that are done with it begin the next."""
 
-    def __init__(self, model: Any, preprocess: Preprocess, precision: Precision, *, path: Path | None = None) -> None:
-        """path: where the model was read from, for errors to say so."""
+    def __init__(self, graph: Any, preprocess: Preprocess, precision: Precision, *, path: Path | None = None) -> None:
         if precision == "int8":
             check_int8()
-        self.model, self.preprocess, self.precision, self.path = model, preprocess, precision, path
+        super().__init__(graph, preprocess, precision, path=path)
         self.threads = torch.get_num_threads()
         self._outputs = {
             name: (number, output.get_partial_shape()[1].get_length())
-            for number, output in enumerate(model.outputs)
+            for number, output in enumerate(graph.outputs)
             for name in output.names
         }
         self._opened: dict[int, _Streams] = {}
@@ -110,43 +113,30 @@ class OpenVinoEngine:
 
     @property
     def classes(self) -> int:
-        """K; 0 for a model without a classifier."""
         return self._outputs[LOGITS][1] if LOGITS in self._outputs else 0
 
     @property
     def batch_size(self) -> int:
-        """The batch size with the highest throughput: no stream waits for the last chunk of the others for long."""
+        """No stream waits for the last chunk of the others for long."""
         return IMAGES_PER_STREAM * self.threads * 4
 
-    def logits(self, images: Tensor) -> Tensor:
-        """(B, K) float32 of images (B, C, H, W) uint8."""
-        return self._compute(images, LOGITS)
-
-    def representations(self, images: Tensor) -> Tensor:
-        """(B, D) float32, before any classifier, of images (B, C, H, W) uint8."""
-        return self._compute(images, REPRESENTATION)
-
-    def _compute(self, images: Tensor, what: str) -> Tensor:
-        check_images(images, self.preprocess)
-        if what == LOGITS and not self.classes:
-            raise no_classifier(self.path)
-        wanted, width = self._outputs[what]
+    def _compute(self, images: Tensor, output: str) -> Tensor:
+        number, width = self._outputs[output]
         found = np.empty((len(images), width), dtype=np.float32)
         given = np.ascontiguousarray(images.numpy())
         streams = self._streams(IMAGES_PER_STREAM if len(given) > 1 else 1)
-        chunks = [(rows, streams.submit(chunk, wanted)) for rows, chunk in split_chunks(given, IMAGES_PER_STREAM)]
+        chunks = [(rows, streams.submit(chunk, number)) for rows, chunk in split_chunks(given, IMAGES_PER_STREAM)]
         for rows, future in chunks:
             found[rows] = future.result()[: rows.stop - rows.start]
-        outputs = torch.from_numpy(found)
-        check_numbers(outputs, what, self.path)
-        return outputs
+        return torch.from_numpy(found)
 
     def _streams(self, size: int) -> _Streams:
         """For `size` images at once: a stream for each core, and a request that waits; for one image, all cores."""
         with self._lock:
             if size not in self._opened:
-                model = self.model.clone()
-                model.reshape(_with_batch(model, size))
+                model = self.graph.clone()
+                sides = list(model.inputs[0].get_partial_shape())[1:]
+                model.reshape([size, *(side.get_length() for side in sides)])
                 count = self.threads if size > 1 else 1
                 self._opened[size] = _Streams(_compile(model, self.threads, count), count + 1)
             return self._opened[size]
@@ -193,10 +183,6 @@ def split_chunks(images: NDArray[np.uint8], chunk: int) -> Iterator[tuple[slice,
         yield rows, np.concatenate([some, np.zeros((missing, *some.shape[1:]), np.uint8)]) if missing else some
 
 
-def _with_batch(model: Any, size: int) -> list[int]:
-    return [size, *(side.get_length() for side in list(model.inputs[0].get_partial_shape())[1:])]
-
-
 def _core() -> Any:
     with _CORE_LOCK:
         return _open_core()
@@ -224,3 +210,110 @@ def _compile(model: Any, threads: int, streams: int) -> Any:
         "INFERENCE_PRECISION_HINT": "f32",
     }
     return _core().compile_model(model, "CPU", settings)
+
+
+SEARCH_SECONDS = 600.0  # about how long the search for the operations that cost int8 most of its accuracy may take
+MAX_RANKING_IMAGES = 100  # those that int8 changes most; more change the ranking of operations little
+
+
+def quantize(model: Any, images: Tensor, *, transformer: bool) -> Any:
+    """The model with its large products in int8, by NNCF's post-training quantization.
+
+    images: (n, C, H, W) uint8, from which the ranges of activations are read; transformer: it has attention.
+    """
+    import nncf
+
+    with quiet_converters():
+        return nncf.quantize(model, advanced_parameters=_for_this_processor(), **_settings(images, transformer))
+
+
+def quantize_with_accuracy_control(
+    model: Any, images: Tensor, *, transformer: bool, control: Tensor, labels: Tensor, max_drop: float
+) -> Any:
+    """The same, with as many operations left in float32 as it takes to lose at most `max_drop` points of accuracy.
+
+    control, labels: images (n, C, H, W) uint8 and their classes (n,), on which accuracy is measured.
+    """
+    import nncf
+
+    products = sum(op.get_type_name() in ("MatMul", "Convolution", "GroupConvolution") for op in model.get_ops()) or 1
+    search = plan_search(products, len(control), _seconds_per_image(model, control[:1]))
+    minutes = math.ceil(search.seconds / 60)
+    log.info(f"int8: looking for the operations that cost most accuracy, which takes up to {minutes} min.")
+    with quiet_converters():
+        return nncf.quantize_with_accuracy_control(
+            model,
+            validation_dataset=nncf.Dataset(
+                [(image[None].numpy(), int(label)) for image, label in zip(control, labels, strict=True)],
+                lambda item: item[0],
+            ),
+            validation_fn=measure_accuracy,
+            max_drop=max_drop / 100,
+            drop_type=nncf.DropType.ABSOLUTE,
+            advanced_quantization_parameters=_for_this_processor(),
+            advanced_accuracy_restorer_parameters=nncf.AdvancedAccuracyRestorerParameters(
+                max_num_iterations=search.returned, ranking_subset_size=search.ranked
+            ),
+            **_settings(images, transformer),
+        )
+
+
+class Search(NamedTuple):
+    """How thoroughly the costliest operations are looked for."""
+
+    ranked: int  # images by which each operation is ranked
+    returned: int  # operations, at most, that are returned to float32, one after the other until it is enough
+    seconds: float  # what that takes, at most
+
+
+def plan_search(operations: int, control: int, seconds: float) -> Search:
+    """A search through a number of operations that ends in about `SEARCH_SECONDS`.
+
+    control: images on which accuracy is measured after each step; seconds: per image.
+    """
+    half = SEARCH_SECONDS / 2 / seconds  # images in half of the time
+    ranked = min(MAX_RANKING_IMAGES, max(1, int(half / operations)))
+    returned = min(operations, max(1, int(half / control)))
+    images = ranked * operations + (returned + 4) * control  # both models see all twice before it begins
+    return Search(ranked, returned, images * seconds)
+
+
+def _seconds_per_image(model: Any, image: Tensor, calls: int = 5) -> float:
+    """As NNCF does it: one at a time, with OpenVINO's default settings."""
+    import openvino
+
+    compiled, given = openvino.compile_model(model, "CPU"), image.numpy()
+    compiled(given)
+    start = time.perf_counter()
+    for _ in range(calls):
+        compiled(given)
+    return (time.perf_counter() - start) / calls
+
+
+def measure_accuracy(compiled: Any, items: Iterable[tuple[NDArray[Any], int]]) -> float:
+    """The accuracy of a compiled model on labelled images: on all, or on whichever NNCF chooses."""
+    output = compiled.output(LOGITS)
+    return float(np.mean([int(compiled(image)[output].argmax()) == label for image, label in items]))
+
+
+def _settings(images: Tensor, transformer: bool) -> dict[str, Any]:
+    import nncf
+
+    return {
+        "calibration_dataset": nncf.Dataset([image[None].numpy() for image in images]),
+        "subset_size": len(images),
+        "model_type": nncf.ModelType.TRANSFORMER if transformer else None,
+    }
+
+
+def _for_this_processor() -> Any:
+    """Half of the range for weights on a processor without VNNI, where products of bytes are summed in 16 bits.
+
+    NNCF by default does so in the first layer only, which is enough for a convolutional network and not for a ViT.
+    """
+    import nncf
+
+    has = torch.cpu.get_capabilities()
+    in_16_bits = has.get("avx2", False) and not any(has.get(name, False) for name in ("avx512_vnni", "avx_vnni"))
+    fix = nncf.OverflowFix.ENABLE if in_16_bits else nncf.OverflowFix.FIRST_LAYER
+    return nncf.AdvancedQuantizationParameters(overflow_fix=fix)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from vitreous.arguments import Count
 from vitreous.config.data import Preprocess
@@ -23,8 +23,9 @@ from vitreous.config.fields import from_fields
 from vitreous.data.source import Source
 from vitreous.errors import UserError
 from vitreous.inference.engine import InferenceModel
-from vitreous.inference.engine_cache import EngineCache, Variant
+from vitreous.inference.engine_cache import EngineCache
 from vitreous.inference.engine_folder import is_engine
+from vitreous.inference.engines import Variant
 from vitreous.inference.opening import open_engine, open_model
 from vitreous.inputs import parse_json, read_text
 from vitreous.storage.files import create_file
@@ -36,24 +37,21 @@ log = logging.getLogger("vitreous")
 
 Format = Literal["parquet", "jsonl"]
 
-TRIES, PAUSE_SECONDS = 20, 0.1
-"""How often, and at which interval, a plan that is not whole yet is read again."""
+TRIES, PAUSE_SECONDS = 20, 0.1  # how often, and at which interval, a plan that is not whole yet is read again
 NOTES = "_vitreous"
 """The folder of plan and records within that of the files. Readers of a whole folder of Parquet files skip names with
 an underscore."""
 PLAN = "plan.json"
 MIN_PART_IMAGES, MAX_PART_IMAGES = 64, 4096
 """Few enough that little is lost with a process, and many enough that there are not too many files."""
-PREFERRED_PARTS = 256
-"""While they are neither too small nor too large: enough for many workers."""
+PREFERRED_PARTS = 256  # while they are neither too small nor too large: enough for many workers
 
 
 @dataclass(frozen=True)
 class Plan:
     """What the predictions in one folder follow from, and how they are divided."""
 
-    model: str
-    """A digest of its weights, its preprocessing and its labels."""
+    model: str  # A digest of its weights, its preprocessing and its labels
     preprocess: Preprocess
     engine: EngineName
     precision: Precision
@@ -62,14 +60,12 @@ class Plan:
     embed: bool
     format: Format
     images: Count
-    names: str
-    """A digest of the names of all images, in their order."""
+    names: str  # A digest of the names of all images, in their order
     part_size: Count
     generator: str = GENERATOR
 
     @property
     def parts(self) -> int:
-        """How many there are."""
         return math.ceil(self.images / self.part_size)
 
     def images_of(self, part: int, sources: Sequence[Source]) -> list[Source]:
@@ -92,7 +88,6 @@ def parse_slice(text: str) -> tuple[int, int]:
 
 
 def choose_part_size(images: int) -> int:
-    """How many images to put into a part."""
     return max(MIN_PART_IMAGES, min(MAX_PART_IMAGES, math.ceil(images / PREFERRED_PARTS)))
 
 
@@ -152,26 +147,17 @@ def check_plan(out: Path, there: Plan, asked: Plan) -> None:
             )
 
 
-class IdentifiedModel(NamedTuple):
-    """A model that is ready to be asked, and a digest of its weights, its preprocessing and its labels."""
-
-    model: InferenceModel
-    digest: str
-
-
 @dataclass(frozen=True)
 class ModelRequest:
     """How a model is opened, by whichever process."""
 
-    model: str
-    """Its path."""
+    model: str  # its path
     engine: EngineChoice
     precision: Precision | None
     preprocess: Preprocess | str | None
     merge: int | None
     device: str
-    classifier: bool
-    """Refuse a model that has none."""
+    classifier: bool  # refuse a model that has none
     engine_preferred: bool = False
     """The engine is what another process chose, not a person: if its int8 was not verified here, fp32 will do."""
 
@@ -186,22 +172,30 @@ class ModelRequest:
             return self
         return replace(self, engine=engine, precision=precision, engine_preferred=self.precision is None)
 
-    def open(self, images: int = 1) -> IdentifiedModel:
-        """The model, ready to be asked about this number of images."""
-        path, exported, precision = Path(self.model), self.exported, self.precision
-        bundle = None if exported else open_model(self.model, self.preprocess, self.merge)
-        may_fall_back = self.engine_preferred and precision == "int8"
-        if may_fall_back and bundle is not None and EngineCache(bundle).get(Variant("openvino", "int8")) is None:
+    def open(self, images: int = 1) -> tuple[InferenceModel, str]:
+        """The model, ready to be asked about this number of images, and a digest of weights, preprocessing, labels."""
+        path, precision = Path(self.model), self.precision
+        if self.exported:
+            found = open_engine(
+                path,
+                engine=self.engine,
+                precision=precision,
+                preprocess=self.preprocess,
+                merge=self.merge,
+                classifier=self.classifier,
+            )
+            return found, sha256_file(path / MANIFEST)
+        bundle = open_model(self.model, self.preprocess, self.merge)
+        int8 = Variant("openvino", "int8")
+        if self.engine_preferred and precision == "int8" and EngineCache(bundle).get(int8) is None:
             log.info("engine: int8 was not verified for this model on this processor, so fp32 computes here.")
             precision = "fp32"
-        model = open_engine(
-            path if bundle is None else bundle,
+        found = open_engine(
+            bundle,
             engine=self.engine,
             precision=precision,
-            preprocess=self.preprocess if exported else None,
-            merge=self.merge if exported else None,
             device=self.device,
             images=images,
             classifier=self.classifier,
         )
-        return IdentifiedModel(model, sha256_file(path / MANIFEST) if bundle is None else bundle_digest(bundle))
+        return found, bundle_digest(bundle)

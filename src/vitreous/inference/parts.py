@@ -26,11 +26,11 @@ from vitreous.data.packed import ArraySource
 from vitreous.data.source import Source
 from vitreous.data.unreadable import check_unreadable
 from vitreous.errors import UserError
+from vitreous.inference.engine import InferenceModel
 from vitreous.inference.memory_needs import check_inference_memory
 from vitreous.inference.part_plan import (
     NOTES,
     Format,
-    IdentifiedModel,
     ModelRequest,
     Plan,
     check_plan,
@@ -59,15 +59,11 @@ class PredictedParts:
 
     out: Path
     format: Format
-    parts: int
-    """Of this command's slice of the work."""
-    reused: int
-    """Of these, the parts that were done already."""
+    parts: int  # of this command's slice of the work
+    reused: int  # of these, the parts that were done already
     images: int
-    unreadable: dict[str, str]
-    """Path to reason; their rows say it too."""
-    engines: dict[str, int]
-    """How many of the parts each engine computed, such as {"openvino-int8": 3}."""
+    unreadable: dict[str, str]  # path to reason; their rows say it too
+    engines: dict[str, int]  # how many of the parts each engine computed, such as {"openvino-int8": 3}
 
     def to_json(self) -> dict[str, Any]:
         """Its fields."""
@@ -123,7 +119,7 @@ def predict_to_folder(
         for record in cluster.do(folder, request.preferring(plan.engine, plan.precision), sources, missing, batch_size):
             add(record)
     elif missing:
-        worker = PartWorker(folder, model, batch_size)
+        worker = PartWorker(folder, *model, batch_size)
         for part in missing:
             add(folder.finished(part, images(part)) or worker.do(part, images(part), within))
     engines = dict(Counter(record.engine for record in records if record.engine))
@@ -138,17 +134,17 @@ def predict_to_folder(
 
 def _open_plan(
     out: Path, request: ModelRequest, sources: Sequence[Source], top: int, embed: bool
-) -> tuple[Plan, IdentifiedModel]:
+) -> tuple[Plan, tuple[InferenceModel, str]]:
     """The folder's plan, written if there is none, and the model opened as it says."""
     there, images = read_plan(out), sum(map(len, sources))
     preferred = request if there is None else request.preferring(there.engine, there.precision)
-    opened = preferred.open(images)
-    engine = opened.model.engine
+    opened, digest = preferred.open(images)
+    engine = opened.engine
     name, precision = engine.name, engine.precision
     if there is not None and preferred.engine_preferred:  # the model may have fallen back to fp32
         name, precision = there.engine, there.precision
     plan = Plan(
-        model=opened.digest,
+        model=digest,
         preprocess=engine.preprocess,
         engine=name,
         precision=precision,
@@ -164,7 +160,7 @@ def _open_plan(
         check_plan(out, there, plan)
     elif not create_plan(out, plan):  # another process was faster
         return _open_plan(out, request, sources, top, embed)
-    return there or plan, opened
+    return there or plan, (opened, digest)
 
 
 @dataclass(frozen=True)
@@ -175,14 +171,11 @@ class PartRecord:
     bytes: int
     sha256: str
     images: int
-    sizes: str
-    """What `digest_sizes` says of the images: if it says something else now, the part is done again."""
-    unreadable: dict[str, str]
-    """Path to reason."""
+    sizes: str  # what `digest_sizes` says of the images: if it says something else now, the part is done again
+    unreadable: dict[str, str]  # path to reason
     temporary: bool = False
     """Whether an image could not be read for a reason that may pass: then the next command does the part again."""
-    engine: str = ""
-    """What computed it, such as "openvino-int8"."""
+    engine: str = ""  # what computed it, such as "openvino-int8"
 
 
 @dataclass(frozen=True)
@@ -249,11 +242,16 @@ class PartWorker:
     """Does parts, one after the other, with a model that it opened once."""
 
     def __init__(
-        self, folder: PartFolder, model: IdentifiedModel, batch_size: int | None = None, threads: int | None = None
+        self,
+        folder: PartFolder,
+        model: InferenceModel,
+        digest: str,
+        batch_size: int | None = None,
+        threads: int | None = None,
     ) -> None:
-        """threads: that decode images; None for one per core."""
-        self.folder, self.model, self.threads = folder, model.model, threads
-        if model.digest != folder.plan.model:
+        """digest: of the model; threads: that decode images, None for one per core."""
+        self.folder, self.model, self.threads = folder, model, threads
+        if digest != folder.plan.model:
             raise UserError(f"{self.model.path}: not the model of the predictions in {folder.out}; give that one.")
         engine = self.model.engine
         self.batch_size = min(batch_size or engine.batch_size, folder.plan.part_size)

@@ -23,8 +23,7 @@ from vitreous.data.source import Source
 from vitreous.data.view import IMAGE_TYPES, ImageInput, Sample, check_image
 from vitreous.inference.engine import InferenceModel
 
-NamedImage = tuple[str, ImageInput]
-"""An image, after the name that its prediction has."""
+NamedImage = tuple[str, ImageInput]  # an image, after the name that its prediction has
 
 
 @dataclass(frozen=True)

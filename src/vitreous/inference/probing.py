@@ -37,21 +37,17 @@ from vitreous.inference.memory_needs import check_inference_memory
 from vitreous.model.network import check_numbers
 
 Protocol = Literal["knn", "linear", "fewshot"]
-HELD_OUT = 0.2
-"""The fraction that is measured if the data have one split only."""
+HELD_OUT = 0.2  # the fraction that is measured if the data have one split only
 
 
 @dataclass(frozen=True)
 class ProbeScore:
     """One accuracy, from 0 to 1."""
 
-    setting: dict[str, float]
-    """{"k": 10}, {"weight_decay": 0.01} or {"shots": 5}."""
+    setting: dict[str, float]  # {"k": 10}, {"weight_decay": 0.01} or {"shots": 5}
     accuracy: float
-    interval: tuple[float, float]
-    """95 %."""
-    draws: tuple[float, ...] = ()
-    """Few-shot: the accuracies of which `accuracy` is the mean."""
+    interval: tuple[float, float]  # 95 %
+    draws: tuple[float, ...] = ()  # few-shot: the accuracies of which `accuracy` is the mean
 
     @property
     def std(self) -> float | None:
@@ -64,24 +60,17 @@ class ProbeResult:
     """How good features are, and how it was measured."""
 
     protocol: Protocol
-    judged: str
-    """Which images were measured: test, val, or held-out ones."""
-    n: int
-    """How many."""
-    known: int
-    """Images whose labels could be learned from."""
+    judged: str  # which images were measured: test, val, or held-out ones
+    n: int  # how many
+    known: int  # images whose labels could be learned from
     classes: int
-    width: int
-    """D, the length of a feature."""
+    width: int  # D, the length of a feature
     scores: tuple[ProbeScore, ...]
-    computed: int
-    """Images whose features were computed; the others' were in the cache."""
+    computed: int  # images whose features were computed; the others' were in the cache
     remarks: tuple[str, ...]
-    unreadable: dict[str, str] = field(default_factory=dict)
-    """Images that were left out: path to reason."""
+    unreadable: dict[str, str] = field(default_factory=dict)  # images that were left out: path to reason
     seconds: float = 0.0
-    engine: str = "torch-fp32"
-    """What computed the features, and in which precision."""
+    engine: str = "torch-fp32"  # what computed the features, and in which precision
 
     def to_json(self) -> dict[str, Any]:
         """{"protocol", "judged", "n", "scores": [{"k", "accuracy", "interval"}, ...], ...}."""

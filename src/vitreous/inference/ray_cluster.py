@@ -50,8 +50,7 @@ class Cluster:
 
     processors: int
     gpus: int
-    processors_per_gpu: int = 1
-    """On the machine with the fewest."""
+    processors_per_gpu: int = 1  # on the machine with the fewest
 
     def do(
         self,
@@ -141,7 +140,7 @@ class ClusterWorker:
     def worker(self) -> PartWorker:
         """With the model, opened once."""
         torch.set_num_threads(self.threads)
-        return PartWorker(self.folder, self.request.open(), self.batch_size, self.threads)
+        return PartWorker(self.folder, *self.request.open(), self.batch_size, self.threads)
 
 
 @contextmanager

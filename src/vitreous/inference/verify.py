@@ -15,8 +15,7 @@ from torch.fx import Interpreter, Node
 
 from vitreous.inference.engine import Engine
 
-TOLERANCE = 1e-4
-"""By which logits may differ in float32, relative to the largest of them if that is above 1."""
+TOLERANCE = 1e-4  # by which logits may differ in float32, relative to the largest of them if that is above 1
 
 
 @dataclass(frozen=True)
@@ -24,16 +23,12 @@ class Agreement:
     """How the outputs of two engines for the same images differ. Differences are relative as in `TOLERANCE`."""
 
     images: int
-    same_label: int
-    """Images for which both have the same likeliest label."""
-    equal: int
-    """Images whose logits and representation are the same up to rounding."""
+    same_label: int  # images for which both have the same likeliest label
+    equal: int  # images whose logits and representation are the same up to rounding
     max_logit_difference: float
-    max_probability_difference: float
-    """Absolute."""
+    max_probability_difference: float  # absolute
     max_representation_difference: float
-    worst: int = 0
-    """The index of the image whose outputs differ most."""
+    worst: int = 0  # the index of the image whose outputs differ most
 
     def within(self, fraction: float = 0.0) -> bool:
         """Whether they are the same up to rounding for all images but this fraction."""
@@ -95,7 +90,7 @@ def first_difference(
 ) -> str | None:
     """The layer of the network in which a converted model first differs from it; None if no layer does.
 
-    intermediate: of `vitreous.inference.runtime.Backend`; images: a few, (n, C, H, W) uint8.
+    intermediate: of `vitreous.inference.engines.EngineKind`; images: a few, (n, C, H, W) uint8.
     """
     converted = intermediate(model, images)
     traced: dict[str, tuple[str, Tensor]] = {}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 from vitreous.arguments import Merge
 from vitreous.cli.terminal import printable
 from vitreous.cli.verb import Verb, verb
+from vitreous.config.engine import ConvertedEngine
 from vitreous.errors import UserError
 from vitreous.wording import Range
 
@@ -21,8 +22,6 @@ OPEN_WITH = {
     "huggingface": 'transformers.{auto}.from_pretrained("{out}")',
     "timm": 'timm.create_model("local-dir:{out}", pretrained=True)',
     "google": 'numpy.load("{out}")',
-    "openvino": 'vitreous predict {out} image.jpg, or openvino.Core().compile_model("{out}/model.xml")',
-    "onnx": 'vitreous predict {out} image.jpg, or onnxruntime.InferenceSession("{out}/model.onnx")',
 }
 
 
@@ -38,7 +37,7 @@ class Export(Verb[Path]):
     out: str | Path
     """OUT: What to write: a folder that is new, empty or an earlier export; for google, a file that ends in .npz."""
     _: KW_ONLY
-    to: Literal["huggingface", "timm", "google", "openvino", "onnx"]
+    to: Literal["huggingface", "timm", "google", ConvertedEngine]
     """huggingface: a folder for from_pretrained, with its image processor. timm: a folder for local-dir. google: an
     .npz with the tensor names of the paper's code. openvino, onnx: a folder with the graph that the runtime computes,
     uint8 images in and probabilities out, which is a MODEL for predict, evaluate and bench too."""
@@ -61,9 +60,8 @@ class Export(Verb[Path]):
     def run(self) -> Path:
         """Write it, and return where."""
         from vitreous.inference.engine_folder import CARD, METADATA, save_engine
-        from vitreous.inference.export import prepare_export
-        from vitreous.inference.opening import open_model
-        from vitreous.inference.runtime import RUNTIMES
+        from vitreous.inference.engines import ENGINES
+        from vitreous.inference.opening import open_model, prepare_export
         from vitreous.storage.overwrite import check_apart, check_elsewhere, check_file, check_folder
         from vitreous.weights.writers import FOLDERS, write_weights
 
@@ -71,7 +69,7 @@ class Export(Verb[Path]):
         if self.to == "google":
             out = check_file(out)
         else:
-            files = FOLDERS.get(self.to) or {METADATA, CARD, *RUNTIMES[self.to].files}
+            files = FOLDERS.get(self.to) or {METADATA, CARD, *ENGINES[self.to].files}
             check_elsewhere(out)
             check_folder(out, frozenset(files))
         self._check_options()
@@ -80,13 +78,14 @@ class Export(Verb[Path]):
         if self.to != "openvino" and self.to != "onnx":
             return write_weights(out, bundle, self.to)
         found = prepare_export(bundle, self.to, calibrate=self.calibrate, verify=self.verify, max_drop=self.max_drop)
-        return save_engine(out, found.model, found.metadata)
+        return save_engine(out, found)
 
     def _check_options(self) -> None:
         """Refuse int8 without images or for another runtime, and options that this format does not use."""
-        from vitreous.inference.runtime import RUNTIMES
+        from vitreous.inference.engines import ENGINES
 
-        if self.int8 and (self.to not in RUNTIMES or RUNTIMES[self.to].quantize is None):
+        engine = ENGINES.get(self.to)
+        if self.int8 and (engine is None or "int8" not in engine.precisions):
             raise UserError(f"int8: there is none for {self.to}; export to openvino, or leave it out.")
         if self.int8 and self.calibrate is None:
             raise UserError("int8: needs labelled images to calibrate with; give calibrate.")
@@ -94,14 +93,14 @@ class Export(Verb[Path]):
             if getattr(self, name) is not None and not self.int8:
                 raise UserError(f"{name}: only int8 needs it; ask for int8, or leave it out.")
         for name in ("verify", "merge", "preprocess"):
-            if getattr(self, name) is not None and self.to not in RUNTIMES:
-                raise UserError(
-                    f"{name}: only for an export to {' or '.join(RUNTIMES)}, not to {self.to}; leave it out."
-                )
+            if getattr(self, name) is not None and engine is None:
+                engines = " or ".join(name for name, kind in ENGINES.items() if kind.files)
+                raise UserError(f"{name}: only for an export to {engines}, not to {self.to}; leave it out.")
 
     def show(self, result: Path) -> None:
         """Where it is, how its predictions compare with the network's, and how to open it."""
         from vitreous.inference.engine_folder import read_metadata
+        from vitreous.inference.engines import ENGINES
         from vitreous.inputs import read_json
 
         place, auto = printable(str(result)), ""
@@ -109,7 +108,8 @@ class Export(Verb[Path]):
         if self.to == "huggingface":
             classifies = "ForImageClassification" in read_json(result / "config.json")["architectures"][0]
             auto = "AutoModelForImageClassification" if classifies else "AutoModel"
-        if self.to in ("openvino", "onnx"):
+        open_with = OPEN_WITH.get(self.to) or f"vitreous predict {{out}} image.jpg, or {ENGINES[self.to].open_with}"
+        if self.to in ENGINES:
             metadata = read_metadata(result)
             verified = metadata.verified
             print(
@@ -121,7 +121,7 @@ class Export(Verb[Path]):
                 kept = "; the costliest operations stayed in float32" if metadata.accuracy_control else ""
                 images = f"{accuracy.images:,} held-out images"
                 print(f"accuracy: {accuracy.int8:.2%} in int8, {accuracy.fp32:.2%} in float32, of {images}{kept}")
-        print(f"open it: {OPEN_WITH[self.to].format(out=place, auto=auto)}")
+        print(f"open it: {open_with.format(out=place, auto=auto)}")
 
 
 export_weights = verb(Export, "export_weights")

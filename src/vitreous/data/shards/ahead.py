@@ -13,12 +13,9 @@ from typing import NamedTuple
 from vitreous.data.shards.places import is_address, read_range
 from vitreous.interrupt import Interrupted, signal_heard
 
-CONNECTIONS = 8
-"""Images that each process fetches at once."""
-MOST = 2**28
-"""Bytes that are fetched ahead, at most."""
-LOOK = 0.5
-"""Seconds after which whoever waits for an image looks whether the command is to end."""
+CONNECTIONS = 8  # images that each process fetches at once
+MOST = 2**28  # bytes that are fetched ahead, at most
+LOOK = 0.5  # seconds after which whoever waits for an image looks whether the command is to end
 
 
 class Piece(NamedTuple):
@@ -27,8 +24,7 @@ class Piece(NamedTuple):
     place: str
     start: int
     length: int
-    size: int
-    """Of the whole shard."""
+    size: int  # of the whole shard
 
 
 def fetch_ahead(pieces: Iterable[Piece], besides: bool = False) -> None:
@@ -53,13 +49,10 @@ class _Fetcher:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._planned: dict[Piece, None] = {}
-        """To be fetched when there is room, in this order."""
+        self._planned: dict[Piece, None] = {}  # to be fetched when there is room, in this order
         self._begun: dict[Piece, Future[bytes]] = {}
-        self._read: dict[Piece, None] = {}
-        """Of those, what was read and makes room, the oldest first."""
-        self._held = 0
-        """Bytes of what is begun."""
+        self._read: dict[Piece, None] = {}  # of those, what was read and makes room, the oldest first
+        self._held = 0  # bytes of what is begun
         self._queue: SimpleQueue[tuple[Piece, Future[bytes]] | None] = SimpleQueue()
         self._threads: list[Thread] = []
 

@@ -35,27 +35,22 @@ _ARRAYS = {"offset": np.int64, "length": np.int32, "label": np.int32, "names": n
 class Shard:
     """One tar file."""
 
-    file: str
-    """Its name, without the folder."""
+    file: str  # its name, without the folder
     split: Split
     bytes: int
     images: int
-    sha256: str | None = None
-    """None where nobody has computed it."""
+    sha256: str | None = None  # none where nobody has computed it
 
 
 @dataclass(frozen=True)
 class ShardRows:
     """One row per image, in the order of the shards."""
 
-    offset: NDArray[np.int64]
-    """(n,) of the first byte of each image in its shard."""
+    offset: NDArray[np.int64]  # (n,) of the first byte of each image in its shard
     length: NDArray[np.int32]
-    label: NDArray[np.int32]
-    """(n,), each an index of the classes, or -1."""
+    label: NDArray[np.int32]  # (n,), each an index of the classes, or -1
     names: Names
-    crc: NDArray[np.uint32] | None = None
-    """(n,) CRC-32 of each image; None where nobody has computed it."""
+    crc: NDArray[np.uint32] | None = None  # (n,) CRC-32 of each image; None where nobody has computed it
 
     def save(self, path: Path, note: str) -> None:
         """As a .safetensors file, with a note in its header; only one, for safetensors writes several in any order."""
@@ -89,8 +84,7 @@ def join_rows(parts: Sequence[ShardRows]) -> ShardRows:
 class ShardIndex:
     """All shards of a dataset."""
 
-    places: tuple[str, ...]
-    """Path or address of each."""
+    places: tuple[str, ...]  # path or address of each
     shards: tuple[Shard, ...]
     classes: tuple[str, ...]
     rows: ShardRows

@@ -44,11 +44,9 @@ from vitreous.storage.overwrite import readable_errors, real_path
 
 log = logging.getLogger("vitreous")
 
-AHEAD = 64
-"""Images that are read, or made PNG, before they are written."""
+AHEAD = 64  # images that are read, or made PNG, before they are written
 
-Progress = Callable[[int, int], None]
-"""Told images done and in all."""
+Progress = Callable[[int, int], None]  # told images done and in all
 
 
 @dataclass(frozen=True)
@@ -57,8 +55,7 @@ class Packed:
 
     folder: Path
     shards: tuple[Shard, ...]
-    left_out: dict[str, str]
-    """Images that could not be read: name to reason."""
+    left_out: dict[str, str]  # images that could not be read: name to reason
 
 
 def pack(data: Data, out: Path, shard_size: int, progress: Progress) -> Packed:
@@ -124,8 +121,7 @@ class _Finished:
 
     shard: Shard
     rows: ShardRows
-    end: int
-    """Images of the split, in the order of packing, that it and those before it have dealt with."""
+    end: int  # images of the split, in the order of packing, that it and those before it have dealt with
     left_out: dict[str, str]
 
 
@@ -134,10 +130,8 @@ class _Image:
     """What is packed next, or why it is not."""
 
     name: str
-    size: int
-    """Of what it was made from, before it was read."""
-    member: tuple[str, str, bytes, int] | None = None
-    """Key, suffix, content and label."""
+    size: int  # of what it was made from, before it was read
+    member: tuple[str, str, bytes, int] | None = None  # key, suffix, content and label
     error: str = ""
 
 

@@ -16,16 +16,14 @@ from vitreous.inputs import open_input, reason
 
 NEAR, FAR = 2**12, 2**20
 """Bytes that are read at a time where headers are looked for: a header and a label here, several images from afar."""
-OPEN = 64
-"""Files that a process keeps open."""
+OPEN = 64  # files that a process keeps open
 
 
 class Stored(NamedTuple):
     """What a place says of its file."""
 
     size: int
-    version: str
-    """What changes with the file: its time of change, or a server's tag."""
+    version: str  # what changes with the file: its time of change, or a server's tag
 
 
 def is_address(text: str) -> bool:

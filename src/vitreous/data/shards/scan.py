@@ -29,10 +29,8 @@ from vitreous.inputs import as_text, parse_json
 
 log = logging.getLogger("vitreous")
 
-MOST_LABEL, MOST_JSON = 2**10, 2**20
-"""Bytes of a .cls and of a .json member."""
-SECONDS = 10.0
-"""After which it is said how far the scan is."""
+MOST_LABEL, MOST_JSON = 2**10, 2**20  # bytes of a .cls and of a .json member
+SECONDS = 10.0  # after which it is said how far the scan is
 
 _SAMPLE = re.compile(r"((?:.*/)?[^./][^.]*)\.([^/]+)", re.DOTALL)
 _META = re.compile(r"__[^/]*__(?:/|$)")

@@ -23,10 +23,8 @@ from vitreous.data.shards.tar import BLOCK, parse_header
 from vitreous.data.source import Labels, Source
 from vitreous.errors import UserError
 
-BUFFER = 4096
-"""Images among which an image changes places; data of no more are shuffled as a whole."""
-TOGETHER = 16
-"""Shards that are read side by side, so that what was packed class by class is mixed."""
+BUFFER = 4096  # images among which an image changes places; data of no more are shuffled as a whole
+TOGETHER = 16  # shards that are read side by side, so that what was packed class by class is mixed
 PIECE = 2**24
 
 

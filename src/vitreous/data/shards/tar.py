@@ -15,30 +15,23 @@ from vitreous.errors import UserError
 from vitreous.inputs import size_text
 
 BLOCK = 512
-END = 2 * BLOCK
-"""Bytes of zeros that end a tar file."""
-PICKLES = (".pyd", ".pickle", ".pkl", ".pt", ".pth")
-"""Members that others would run code to decode."""
-MOST_NAME = 2**16
-"""Bytes of a header that only holds a long name."""
-MOST_DIGITS = 20
-"""Of the length of a record in such a header; of thousands, Python makes no number."""
-MOST_SIZE = 2**60
-"""Bytes of any member; a larger number is damage, and no system takes it for a place in a file."""
+END = 2 * BLOCK  # bytes of zeros that end a tar file
+PICKLES = (".pyd", ".pickle", ".pkl", ".pt", ".pth")  # members that others would run code to decode
+MOST_NAME = 2**16  # bytes of a header that only holds a long name
+MOST_DIGITS = 20  # of the length of a record in such a header; of thousands, Python makes no number
+MOST_SIZE = 2**60  # bytes of any member; a larger number is damage, and no system takes it for a place in a file
 
 _FILE, _FOLDER, _PAX, _PAX_ALL, _LONG_NAME = (b"0", b"\0", b"7"), b"5", b"x", b"g", b"L"
 _KINDS = {b"1": "a hard link", b"2": "a symbolic link", b"3": "a device", b"4": "a device", b"6": "a pipe"}
 
-Read = Callable[[int, int], bytes]
-"""Given an offset and a length, the bytes there; fewer at the end of the file."""
+Read = Callable[[int, int], bytes]  # given an offset and a length, the bytes there; fewer at the end of the file
 
 
 class Member(NamedTuple):
     """One file in a tar."""
 
     name: str
-    offset: int
-    """Of its first byte."""
+    offset: int  # of its first byte
     size: int
 
 

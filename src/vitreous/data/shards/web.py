@@ -29,10 +29,8 @@ PIECE = 2**16
 class RetryPolicy:
     """When a server is given up: after `tries` attempts that fail, with growing pauses between."""
 
-    seconds: float = 30.0
-    """Without a byte; and how long `least` bytes may take."""
-    least: int = 2**14
-    """Bytes; fewer are next to nothing."""
+    seconds: float = 30.0  # without a byte; and how long `least` bytes may take
+    least: int = 2**14  # bytes; fewer are next to nothing
     tries: int = 5
     pause: float = 0.5
 
