@@ -10,8 +10,7 @@ from support import contents, transfers
 from support.greys import draw_images
 from vitreous import ViT, analyze, write_walkthrough
 from vitreous.config.data import Preprocess
-from vitreous.report.content import TaughtImage
-from vitreous.report.page import page
+from vitreous.report.page import TaughtImage, page
 from vitreous.report.pretraining import pretraining_page
 from vitreous.report.self_training import self_training_page
 from vitreous.report.transfer import transfer_page

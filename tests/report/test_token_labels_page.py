@@ -7,12 +7,16 @@ import re
 import numpy as np
 from PIL import Image
 
-from vitreous.report.content import TaughtImage
-from vitreous.report.token_labels import COLOURS, OTHER, token_labels
+from vitreous.report.html import macros
+from vitreous.report.page import COLOURS, OTHER, TaughtImage, label_maps
 
 
 def shown(labels, shares):
     return TaughtImage("cats/1.png", "cat", Image.new("RGB", (30, 20), "white"), labels, shares)
+
+
+def token_labels(teacher, taught):
+    return macros("token_labels.html").token_labels(teacher, label_maps(taught))
 
 
 def veils(html):
@@ -27,7 +31,7 @@ def rgb(colour):
 
 def test_every_place_has_the_colour_of_its_class_and_is_as_strong_as_it_is_sure():
     labels, shares = [["cat", "cat", "grass"], ["cat", "dog", "cat"]], [[1.0, 0.5, 0.2], [0.9, 0.0, 0.7]]
-    html = "".join(token_labels("a teacher", [shown(labels, shares)]))
+    html = token_labels("a teacher", [shown(labels, shares)])
     (veil,) = veils(html)
     assert veil.shape == (2, 3, 4)
     legend = dict(re.findall(r'fill="(#[0-9a-f]{6})".*?</svg> (\w+),', html))
@@ -45,7 +49,7 @@ def test_every_place_has_the_colour_of_its_class_and_is_as_strong_as_it_is_sure(
 def test_of_many_classes_the_rarest_are_others():
     names = [f"class {i:02}" for i in range(14)]
     labels = [names, names[:12] + names[:2]]
-    html = "".join(token_labels("a teacher", [shown(labels, [[0.5] * 14] * 2)]))
+    html = token_labels("a teacher", [shown(labels, [[0.5] * 14] * 2)])
     assert html.count(f'fill="{OTHER}"') == 1
     assert re.search(r" 4 \D+21%", html)
     assert sum(html.count(f'fill="{colour}"') for colour in COLOURS) == 10
@@ -54,4 +58,4 @@ def test_of_many_classes_the_rarest_are_others():
 
 
 def test_nothing_without_images():
-    assert token_labels("a teacher", []) == []
+    assert label_maps([]) is None

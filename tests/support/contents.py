@@ -13,8 +13,7 @@ from vitreous.distributed.meter import Cost
 from vitreous.evaluation.classify import score_classes
 from vitreous.evaluation.intervals import Paired
 from vitreous.explain.weight_plots import WeightPlots
-from vitreous.report.content import Content, Example, Run, SplitScores
-from vitreous.report.page import looks, page
+from vitreous.report.page import Content, Example, Run, SplitScores, looks, page
 from vitreous.report.rounds import DoubtfulImage, LikelyClass, Round, RoundLabels, RoundScore, SelfTrainingContent
 from vitreous.weights.bundle import Bundle
 

@@ -8,6 +8,7 @@ import io
 import shlex
 from collections.abc import Iterable, Sequence
 from functools import cache
+from pathlib import PurePath
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -48,8 +49,12 @@ def _environment() -> Environment:
     made.globals |= {"generator": GENERATOR, "version": __version__}
     made.filters |= {one.__name__: one for one in (data_uri, line_colour, shortened)}
     made.filters |= {name: one for name, one in vars(numbers).items() if callable(one)}
-    made.filters["quoted"] = shlex.quote
-    made.filters["anchor"] = lambda title: title.lower().replace(" ", "-")
+    made.filters |= {
+        "anchor": lambda title: title.lower().replace(" ", "-"),
+        "file_name": lambda path: PurePath(path).name,
+        "python": repr,
+        "quoted": shlex.quote,
+    }
     return made
 
 

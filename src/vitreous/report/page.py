@@ -2,84 +2,172 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
+import numpy as np
 from matplotlib.figure import Figure
+from PIL import Image
 
-from vitreous import __version__
-from vitreous.config.model import ModelConfig
+from vitreous.config.train import Training
 from vitreous.distributed.meter import Cost
+from vitreous.evaluation.classify import MIN_CLASS_IMAGES, ClassificationResult, ClassifiedImage
 from vitreous.model import family
-from vitreous.model.family import count_flops, count_parameters
-from vitreous.report.content import Content, Look, Run
-from vitreous.report.html import Html, document, facts, tag
-from vitreous.report.numbers import duration, operations, parameters, percent
-from vitreous.report.plots import Series, curves, page_style, to_svg
-from vitreous.report.scores import calibration, classes, examples, mistakes, scores
-from vitreous.report.token_labels import token_labels
+from vitreous.report.html import Html, render
+from vitreous.report.plots import FULL_MATRIX, Series, confusion, curves, page_style, reliability, to_svg
+from vitreous.weights.bundle import Bundle
 
 DRAWN = frozenset({"step", "loss", "accuracy", "standard_error", "learning_rate", "norm"})
 """Keys of records that have a plot of their own, or none."""
+HARDEST = 12
+"""Classes that are listed before the reader asks for all."""
+COLOURS = ("#e8590c", "#1971c2", "#2f9e44", "#c2255c", "#f2c200", "#7048e8", "#0c8599", "#8a5a2b", "#74b816", "#e599f7")
+OTHER = "#868e96"
+"""Of classes beyond the most frequent ones."""
+FAINTEST, STRONGEST = 40, 215
+"""Of 255: how much of the image a label hides that has no probability, and one that is certain."""
+SIDE = 224
+"""Pixels of the longer side of an image under its labels."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """An image and what the model made of it."""
+
+    answer: ClassifiedImage
+    image: Image.Image
+    overlay: Image.Image | None  # what it looked at; None where no method can tell
+
+
+@dataclass(frozen=True)
+class TaughtImage:
+    """A training image and what a teacher says of its places."""
+
+    name: str
+    label: str  # its class by the data
+    image: Image.Image
+    labels: list[list[str]]  # (h, w) the likeliest class of each place
+    shares: list[list[float]]  # (h, w) its probability
+
+
+@dataclass(frozen=True)
+class SplitScores:
+    """How well the model does on one split of some data."""
+
+    name: str  # test, validation
+    result: ClassificationResult
+    chose: bool = False  # the weights were chosen by these images
+    wrong: tuple[Example, ...] = ()
+    right: tuple[Example, ...] = ()
+    without: str | None = None  # why there are no examples, where they cannot be shown
+    calibrated: bool = False  # the temperature was fitted to validation images
+    of: int | None = None  # images in the split, where only a random part of them was measured
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run folder says of a training."""
+
+    place: str  # the run's folder as a person would write it in a command
+    data: str
+    start: str | None  # the weights that it began with; None from scratch
+    way: str  # the recipe, or the method of a training without labels
+    training: Training
+    images: int  # in the train split
+    classes: int
+    steps: int
+    planned: int  # steps, before the clock changed them
+    best_step: int | None
+    frozen: tuple[float, float] | None
+    """Validation accuracy of a classifier on frozen features, and the seconds it took."""
+    spent: Cost
+    records: list[dict[str, float]]  # metrics.jsonl
+    frozen_images: int | None = None  # training images that this classifier was fitted to, where not all were
+    alarms: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+    teacher: str | None = None  # the model that it learned from beside the labels
+
+
+@dataclass(frozen=True)
+class Look:
+    """An image of the weights."""
+
+    title: str
+    figure: Html
+    caption: str
+
+
+@dataclass(frozen=True)
+class Content:
+    """All of it."""
+
+    name: str
+    place: str  # the bundle's or the run's folder as a person would write it in a command
+    bundle: Bundle
+    run: Run | None = None
+    data: str | None = None  # what the splits were measured on, where it was not in the training
+    splits: tuple[SplitScores, ...] = ()  # the one to look at first comes first
+    spent: Cost | None = None  # what the training cost, where that is known
+    looks: tuple[Look, ...] = ()
+    taught: tuple[TaughtImage, ...] = ()  # some training images with their token labels, where it learned such
+    card: str | None = None
+    left_out: tuple[str, ...] = ()  # images that could not be read, and other remarks
 
 
 def page(content: Content) -> str:
-    """The whole page as text."""
-    sections = {name: made for name, made in _sections(content) if made}
-    names = {name: name.lower().replace(" ", "-") for name in sections}
-    body = [
-        tag(
-            "header",
-            tag("p", "vitreous report", class_="kind"),
-            tag("h1", content.name),
-            tag("p", describe(content), class_="lede"),
-        ),
-        *scores(content.splits),
-        tag("nav", *(tag("a", name, href=f"#{place}") for name, place in names.items())),
-        *(tag("section", tag("h2", name), *made, id=names[name]) for name, made in sections.items()),
-        tag("footer", f"Written by vitreous {__version__}. This file needs nothing else: it can be moved and mailed."),
-    ]
-    return document(f"{content.name} · vitreous", body)
+    run, config = content.run, content.bundle.model.config
+    return render(
+        "page.html",
+        content=content,
+        run=run,
+        config=config,
+        model=family.called(config),
+        parameters=family.count_parameters(config),
+        flops=family.count_flops(config),
+        facts=family.facts(config),
+        trained_on=content.bundle.info.get("request", {}).get("data"),
+        curves=[] if run is None else training_curves(run.records),
+        taught=label_maps(content.taught),
+        main=content.splits[0] if content.splits else None,
+        **(_measured(content.splits[0].result) if content.splits else {}),
+    )
 
 
-def _sections(content: Content) -> Iterable[tuple[str, list[Html]]]:
-    run, main = content.run, content.splits[0] if content.splits else None
-    if run is not None:
-        yield "Training", [*training_curves(run.records), facts(training_facts(run))]
-    if main is not None:
-        yield "Mistakes", mistakes(main)
-        yield "Classes", classes(main)
-        yield "Calibration", calibration(main)
-        yield "Images", examples(main)
-    if run is not None and run.teacher is not None:
-        yield "Token labels", token_labels(run.teacher, content.taught)
-    yield "Inside the model", inside(content.bundle.model.config, content.looks)
-    yield "Cost", [facts(cost(content.bundle.model.config, content.spent))]
-    yield "Left out", _left_out(content)
-    yield "Use it", usage(content.place)
-    if content.card is not None:
-        yield "Model card", [tag("pre", content.card)]
+def _measured(found: ClassificationResult) -> dict[str, Any]:
+    """What the template shows of a split beside its result."""
+    rows = sorted(_class_rows(found), key=lambda row: (row.accuracy, row.name))
+    return {
+        "matrix": confusion(found.confusion_matrix(), found.labels) if len(found.labels) <= FULL_MATRIX else None,
+        "rows": rows,
+        "hardest": [row for row in rows if row.n >= MIN_CLASS_IMAGES][:HARDEST],
+        "few_images": MIN_CLASS_IMAGES,
+        "reliability": reliability(found.bins),
+        "confidence": sum(entry.images * (entry.confidence or 0.0) for entry in found.bins) / found.n,
+    }
 
 
-def describe(content: Content) -> str:
-    """One sentence or two: what was trained on what."""
-    c = content.bundle.model.config
-    size = "×".join(map(str, c.image_size))
-    model = f"{family.called(c)} of {parameters(count_parameters(c))} for images of {size} pixels"
-    if content.run is None:
-        kinds = f", which tells {c.classes:,} classes apart" if c.classes else ", which gives representations"
-        where = f" Measured on {content.data}." if content.data else ""
-        trained = content.bundle.info.get("request", {}).get("data")
-        return f"{model}{kinds}{f', trained on {trained}' if trained else ''}.{where}"
-    run = content.run
-    start = f"fine-tuned from {run.start}" if run.start else "trained from random weights"
-    start += f" with {run.teacher} as its teacher" if run.teacher else ""
-    other = content.data is not None and content.data != run.data
-    where = f" Measured here on {content.data}." if other else ""
-    return f"{model}, {start} on {run.images:,} images of {run.classes:,} classes from {run.data}.{where}"
+class ClassRow(NamedTuple):
+    """How many images of a class are right, and what the others are most often taken for."""
+
+    name: str
+    n: int
+    accuracy: float
+    mistaken: int
+    taken_for: str
 
 
-def training_curves(records: list[dict[str, float]]) -> Iterable[Html]:
+def _class_rows(found: ClassificationResult) -> Iterator[ClassRow]:
+    pairs = [(count, true, predicted) for true, predicted, count in found.confusion if true != predicted]
+    pairs.sort(key=lambda pair: (pair[0], -pair[2]))  # of equal counts the first class wins: it comes last
+    mistakes = {found.labels[true]: (count, found.labels[predicted]) for count, true, predicted in pairs}
+    for name, entry in found.per_class.items():
+        if entry["n"]:
+            yield ClassRow(name, entry["n"], entry["accuracy"], *mistakes.get(name, (0, "")))
+
+
+def training_curves(records: list[dict[str, float]]) -> list[Html]:
     """Loss, accuracy, learning rate, and whatever else the objective recorded, over the steps."""
 
     def series(**keys: str) -> dict[str, Series]:
@@ -92,7 +180,7 @@ def training_curves(records: list[dict[str, float]]) -> Iterable[Html]:
 
     recorded = dict.fromkeys(key.removeprefix("val_") for record in records for key in record)
     others = [key for key in recorded if key not in DRAWN]
-    plots = [
+    return [
         curves(found, title, share=title == "Accuracy")
         for title, found in (
             ("Loss", series(training="loss", validation="val_loss")),
@@ -102,30 +190,6 @@ def training_curves(records: list[dict[str, float]]) -> Iterable[Html]:
         )
         if found
     ]
-    yield tag("div", *(tag("figure", plot, class_="plot") for plot in plots), class_="figures")
-
-
-def training_facts(run: Run) -> dict[str, str]:
-    """How it was trained, for someone who would repeat it."""
-    t, o = run.training, run.training.optimizer
-    kept = "" if run.best_step is None or not run.steps else f"; the weights of step {run.best_step:,} are kept"
-    found = {
-        "Data": run.data,
-        "Start": run.start or "random weights",
-        **({} if run.teacher is None else {"Teacher": f"{run.teacher}: {t.objective.way}"}),
-        "Recipe": run.way,
-        "Steps": f"{run.steps_taken}{kept}",
-        "Optimizer": f"{o.name}, learning rate {o.learning_rate:g}, weight decay {o.weight_decay:g}, {o.decay} decay",
-        "Seed": str(t.seed),
-    }
-    if run.frozen is not None:
-        accuracy, seconds = run.frozen
-        part = "" if run.frozen_images is None else f", fitted to a random {run.frozen_images:,} training images,"
-        found["Frozen features"] = (
-            f"a classifier on them alone{part} had {percent(accuracy)} of the validation images right after "
-            f"{seconds:.0f} s"
-        )
-    return found
 
 
 LOOKS = {
@@ -153,56 +217,37 @@ def looks(made: Mapping[str, Figure]) -> tuple[Look, ...]:
         return tuple(Look(LOOKS[name][0], to_svg(figure), LOOKS[name][1]) for name, figure in made.items())
 
 
-def inside(c: ModelConfig, looks: Iterable[Look]) -> list[Html]:
-    """Images of the weights, and what the model is made of."""
-    images = [
-        tag("figure", tag("h3", look.title), look.figure, tag("figcaption", look.caption), class_="plot")
-        for look in looks
-    ]
-    drawn = [tag("div", *images, class_="looks")] if images else []
-    return [*drawn, tag("h3", "Architecture"), facts(family.facts(c))]
+class LabelMap(NamedTuple):
+    """A training image, and its labels to be laid over it."""
+
+    name: str
+    label: str
+    image: Image.Image
+    veil: Image.Image  # (h, w) RGBA: a colour for each place
 
 
-def cost(c: ModelConfig, spent: Cost | None) -> dict[str, str]:
-    """What the training took, where it is known, and what an answer takes."""
-    found = {}
-    if spent is not None:
-        found["Time"] = f"{duration(spent.seconds)}, {spent.core_hours:.3g} core-hours"
-        work = f", {operations(spent.flops)}" if spent.flops else ""
-        found["Training work"] = f"{spent.images:,} images seen{work}"
-        if spent.joules is not None:
-            found["Energy"] = f"{spent.joules / 3600:.3g} Wh of the processor"
-    found["One answer"] = operations(count_flops(c))
-    found["Parameters"] = f"{count_parameters(c):,}"
-    return found
+class LabelMaps(NamedTuple):
+    """Images with their token labels, and which colour is which class."""
+
+    images: list[LabelMap]
+    legend: list[tuple[str, str, float]]  # the class, its colour, its fraction of all places
 
 
-def _left_out(content: Content) -> list[Html]:
-    if not content.left_out:
-        return []
-    shown = content.left_out[:50]
-    more = len(content.left_out) - len(shown)
-    lines = [tag("li", remark) for remark in shown] + ([tag("li", f"and {more:,} more")] if more else [])
-    return [tag("ul", *lines)]
-
-
-def usage(place: str) -> list[Html]:
-    """Commands and Python, to be copied."""
-    quoted = shlex.quote(place)
-    return [
-        tag("h3", "In a shell"),
-        tag(
-            "pre",
-            f"vitreous predict {quoted} image.jpg\n"
-            f"vitreous explain {quoted} image.jpg --out seen\n"
-            f"vitreous evaluate {quoted} DATA",
-        ),
-        tag("h3", "In Python"),
-        tag(
-            "pre",
-            "import vitreous\n\n"
-            f"model = vitreous.load({place!r})\n"
-            'answer = model.predict("image.jpg")\n'
-            "print(answer.label, answer.score)",
-        ),
-    ]
+def label_maps(taught: Sequence[TaughtImage]) -> LabelMaps | None:
+    if not taught:
+        return None
+    counts = Counter(name for one in taught for row in one.labels for name in row).most_common()
+    colours = {name: COLOURS[i] if i < len(COLOURS) else OTHER for i, (name, _) in enumerate(counts)}
+    images = []
+    for one in taught:
+        small = one.image.convert("RGB")
+        small.thumbnail((SIDE, SIDE))
+        pixels = [[tuple(bytes.fromhex(colours[name][1:])) for name in row] for row in one.labels]
+        strength = FAINTEST + (STRONGEST - FAINTEST) * np.clip(np.array(one.shares), 0, 1)
+        veil = np.dstack([np.array(pixels), np.rint(strength)]).astype(np.uint8)
+        images.append(LabelMap(one.name, one.label, small, Image.fromarray(veil, "RGBA")))
+    total, shown = sum(count for _, count in counts), len(COLOURS)
+    legend = [(name, colours[name], count / total) for name, count in counts[:shown]]
+    if others := counts[shown:]:
+        legend.append((f"{len(others)} others", OTHER, sum(count for _, count in others) / total))
+    return LabelMaps(images, legend)

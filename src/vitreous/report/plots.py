@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
+from vitreous.evaluation.calibration import Bin
 from vitreous.explain import plots as weight_plots
 from vitreous.weights.markdown import visible
 
@@ -137,21 +138,21 @@ def confusion(counts: Sequence[Sequence[int]], labels: Sequence[str]) -> Html:
         return to_svg(figure)
 
 
-def reliability(counts: Sequence[int], confidence: Sequence[float | None], accuracy: Sequence[float | None]) -> Html:
+def reliability(bins: Sequence[Bin]) -> Html:
     """Of each bin of confidence how much was right, which should be on the diagonal, and how many images it has."""
     with page_style():
         figure = Figure(figsize=(3.6, 3.6), layout="constrained")
         top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
-        width = 1 / len(counts)
-        left = np.arange(len(counts)) * width
-        top.bar(left, [0.0 if a is None else a for a in accuracy], width, align="edge", color=ACCENT, alpha=0.25)
+        width = 1 / len(bins)
+        left = np.arange(len(bins)) * width
+        top.bar(left, [entry.accuracy or 0.0 for entry in bins], width, align="edge", color=ACCENT, alpha=0.25)
         top.plot([0, 1], [0, 1], color=QUIET, linewidth=0.8, linestyle=(0, (3, 3)))
-        points = [(c, a) for c, a in zip(confidence, accuracy, strict=True) if c is not None and a is not None]
+        points = [(one.confidence, one.accuracy) for one in bins if one.images]
         top.plot(*zip(*points, strict=True), color=ACCENT, linewidth=1.4, marker="o", markersize=3.5)
         top.set_ylim(0, 1.02)
         top.set_xlim(0, 1)
         top.set_ylabel("right")
-        bottom.bar(left, counts, width * 0.86, align="edge", color=QUIET, alpha=0.6)
+        bottom.bar(left, [entry.images for entry in bins], width * 0.86, align="edge", color=QUIET, alpha=0.6)
         bottom.set_ylabel("images")
         bottom.set_xlabel("how sure it was")
         bottom.yaxis.set_major_locator(MaxNLocator(2, integer=True))

@@ -9,8 +9,8 @@ from PIL import Image
 
 from vitreous.model.family import described
 from vitreous.objectives.collapse import WINDOW
-from vitreous.report.content import Run
 from vitreous.report.html import render
+from vitreous.report.page import Run
 from vitreous.report.plots import curves
 
 CURVES = {

@@ -31,8 +31,7 @@ from vitreous.inference.evaluation import evaluate_classifier
 from vitreous.inference.opening import check_classifier, open_model
 from vitreous.model.family import count_flops
 from vitreous.objectives.mae import load_autoencoder
-from vitreous.report.content import Content, Example, Run, SplitScores, TaughtImage
-from vitreous.report.page import looks, page
+from vitreous.report.page import Content, Example, Run, SplitScores, TaughtImage, looks, page
 from vitreous.report.pretraining import pretraining_page
 from vitreous.storage.files import write_file, write_output
 from vitreous.storage.overwrite import check_file
