@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from vitreous.data.source import Labels, Shares
+from vitreous.model.predictions import predicted_class
 
 MOST_COPIES = 3
 """How often an image of a rare class may come; beyond that, the few would be learned by heart."""
@@ -49,7 +50,7 @@ def choose_labels(probabilities: Shares, *, confidence: float, each: int | None 
         often than `MOST_COPIES` times.
     """
     count, classes = probabilities.shape
-    labels = probabilities.argmax(axis=1).astype(np.int64)
+    labels = predicted_class(probabilities).astype(np.int64)
     best = probabilities[np.arange(count), labels]
     allowed = best >= confidence
     sure = np.bincount(labels[allowed], minlength=classes).astype(np.int64)

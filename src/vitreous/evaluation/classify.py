@@ -16,6 +16,7 @@ from torch import Tensor
 from vitreous.errors import UserError
 from vitreous.evaluation.calibration import Bin, calibration_bins, expected_calibration_error
 from vitreous.evaluation.intervals import wilson
+from vitreous.model.predictions import class_probabilities
 
 MIN_CLASS_IMAGES = 5  # with fewer the accuracy of a class says little about it
 MAX_EXAMPLES = 12  # of the most confident right predictions, and of the wrong ones, that are kept by name
@@ -144,7 +145,7 @@ def score_classes(
             "the model gives scores that are not numbers (NaN or infinite): its weights are damaged, or its "
             "training diverged."
         )
-    probs = logits if probabilities else logits.softmax(dim=1)
+    probs = logits if probabilities else class_probabilities(logits)
     count, classes = probs.shape
     confidence, predicted = probs.max(dim=1)
     right = predicted == targets

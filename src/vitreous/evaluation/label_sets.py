@@ -18,6 +18,7 @@ from vitreous.errors import UserError
 from vitreous.evaluation.calibration import Bin, calibration_bins, expected_calibration_error
 from vitreous.evaluation.intervals import wilson
 from vitreous.inputs import read_json
+from vitreous.model.predictions import class_probabilities
 
 _VALIDATION = re.compile(r"ILSVRC2012_val_(\d{8})(?!\d)")  # a validation image of ImageNet, whose number counts from 1
 _AT_ONCE = 4096  # rows of logits that are judged together, which bounds the memory
@@ -101,7 +102,7 @@ def score_label_sets(logits: Tensor, accepted: Sequence[LabelSet]) -> LabelSetRe
     """Judge logits (n, K) against the labels (n,) of each image; of equal logits the first wins."""
     confidence, top1, top5 = [], [], []
     for start in range(0, len(logits), _AT_ONCE):
-        probs = logits[start : start + _AT_ONCE].double().softmax(dim=1)
+        probs = class_probabilities(logits[start : start + _AT_ONCE].double())
         allowed = torch.zeros(probs.shape, dtype=torch.bool)
         for row, labels in zip(allowed, accepted[start : start + _AT_ONCE], strict=True):
             row[list(labels)] = True

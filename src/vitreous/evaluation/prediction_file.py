@@ -17,6 +17,7 @@ from torch import Tensor
 
 from vitreous.errors import UserError
 from vitreous.inputs import as_text
+from vitreous.model.predictions import class_probabilities
 from vitreous.storage.files import new_file
 from vitreous.storage.overwrite import GENERATOR, check_file
 
@@ -46,7 +47,7 @@ def image_predictions(
 
     accepted: (B,) which classes count as right; labels: (K,) their names; paths: (B,) the images' names.
     """
-    probabilities = logits.double().softmax(dim=1)
+    probabilities = class_probabilities(logits.double())
     best = probabilities.argsort(dim=1, descending=True, stable=True)[:, :TOP]
     found = []
     for row, truth, path, first in zip(probabilities, accepted, paths, best.tolist(), strict=True):

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from vitreous.errors import UserError
 from vitreous.evaluation.intervals import wilson
+from vitreous.model.predictions import is_right
 
 WEIGHT_DECAYS = (1e-1, 3e-2, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5)
 """Factors of half the squared length of the weights, added to the mean loss."""
@@ -183,7 +184,7 @@ def _try(
 ) -> ProbeTrial:
     def judge(features: Tensor, labels: Tensor) -> tuple[float, float]:
         logits = F.linear(features.float(), *probe)
-        accuracy = (logits.argmax(dim=1) == labels).double().mean().item()
+        accuracy = is_right(logits, labels).double().mean().item()
         return accuracy, F.cross_entropy(logits.double(), labels).item()
 
     return ProbeTrial(strength, judge(*train)[0], *(judge(*validation) if validation is not None else (None, None)))

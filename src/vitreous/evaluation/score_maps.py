@@ -33,6 +33,7 @@ from vitreous.data.source import Source
 from vitreous.errors import MachineError, UserError
 from vitreous.evaluation.features import report
 from vitreous.model.network import HasFeatureMap, Network
+from vitreous.model.predictions import class_probabilities
 from vitreous.model.trace import Trace
 from vitreous.model.vit import Block, ViT
 from vitreous.storage.cache import cache_key, cache_path, evict, mark_used, not_cached
@@ -116,7 +117,7 @@ def _attend_alone(block: Block, prefix: Tensor, patches: Tensor) -> Tensor:
 
 def top_classes(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """(..., k) classes int64 and their probabilities float16, the most probable first, of logits (..., K)."""
-    top = logits.float().softmax(dim=-1).topk(min(k, logits.shape[-1]), dim=-1)
+    top = class_probabilities(logits.float()).topk(min(k, logits.shape[-1]), dim=-1)
     return top.indices, top.values.half()
 
 

@@ -23,6 +23,7 @@ from vitreous.explain.place import PatchGeometry, place_cells, place_patches
 from vitreous.explain.request import ExplanationRequest, Method
 from vitreous.inputs import as_text
 from vitreous.model.network import TracesAttention, check_numbers, evaluating
+from vitreous.model.predictions import class_probabilities, predicted_class
 from vitreous.storage.files import new_file, write_output
 from vitreous.storage.overwrite import check_file, sign_zip
 from vitreous.weights.bundle import Bundle
@@ -182,8 +183,8 @@ class Explainer:
             heads = (self.head % maps.shape[1],)
         label, score = None, None
         if model.config.classes:
-            probabilities = logits.softmax(dim=0)
-            number = int(probabilities.argmax()) if self.target is None else self.target
+            probabilities = class_probabilities(logits)
+            number = int(predicted_class(probabilities)) if self.target is None else self.target
             label, score = self.bundle.labels[number], float(probabilities[number])
         return Explanation(
             path=str(image) if isinstance(image, str | Path) else "",

@@ -15,6 +15,7 @@ from vitreous.config.data import Preprocess
 from vitreous.data.augment import mean_colour
 from vitreous.explain.relevance import log_odds
 from vitreous.model.network import LeavesPatchesOut, Network, can_leave_patches_out
+from vitreous.model.predictions import predicted_class
 
 BATCH = 32
 CELLS = 14
@@ -38,7 +39,7 @@ def occlusion_maps(
     """
     with torch.inference_mode():
         logits: Tensor = model(images)
-        targets = logits.argmax(dim=1) if targets is None else targets
+        targets = predicted_class(logits) if targets is None else targets
         grid = occluded_grid(model, (images.shape[2], images.shape[3]))
         window = window or max(1, round(min(grid) * 2 / 7))
         hidden = windows(grid, window, stride or max(1, window * 3 // 4)).to(images.device)

@@ -15,6 +15,7 @@ from torch.utils.hooks import RemovableHandle
 
 from vitreous.explain.attention import as_grid
 from vitreous.model.network import HasFeatureMap, TracesAttention
+from vitreous.model.predictions import predicted_class
 from vitreous.model.trace import Trace
 
 
@@ -182,4 +183,4 @@ def _forward(model: TracesAttention, images: Tensor, trace: _Graph) -> tuple[Ten
 def _total_log_odds(logits: Tensor, targets: Tensor | None) -> Tensor:
     """The sum over images: its gradient with respect to an image's tokens is that of the image's own log-odds."""
     with torch.enable_grad():
-        return log_odds(logits, logits.argmax(dim=1) if targets is None else targets).sum()
+        return log_odds(logits, predicted_class(logits) if targets is None else targets).sum()

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from vitreous.explain.place import Map, PatchGeometry
 from vitreous.model.network import LeavesPatchesOut
+from vitreous.model.predictions import class_probabilities
 
 FRACTIONS = (0.1, 0.3, 0.5, 0.7, 0.9)
 """Parts of the patches that are taken away, or shown; their mean is the area under the curve, by midpoints."""
@@ -43,7 +44,7 @@ def removal_curves(model: LeavesPatchesOut, images: Tensor, order: Tensor, targe
         for fraction in FRACTIONS:
             cut = min(max(round(fraction * count), 1), count - 1)
             for curve, keep in ((deletion, order[:, cut:]), (insertion, order[:, :cut])):
-                probabilities = model(images, keep=keep).softmax(dim=1)
+                probabilities = class_probabilities(model(images, keep=keep))
                 curve.append(probabilities.gather(1, targets[:, None])[:, 0])
     return torch.stack(deletion, dim=1), torch.stack(insertion, dim=1)
 

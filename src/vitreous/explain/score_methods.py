@@ -25,6 +25,7 @@ from vitreous.explain.place import Map, PatchGeometry, place_patches
 from vitreous.explain.request import ExplanationRequest, Method
 from vitreous.explain.score import centre_map, centre_patches, localise, removal_curves, seen_centre_map
 from vitreous.model.network import LeavesPatchesOut, check_numbers, evaluating, require
+from vitreous.model.predictions import predicted_class
 from vitreous.model.vit import ViT
 from vitreous.weights.bundle import Bundle
 
@@ -131,7 +132,7 @@ class _Sums:
         with torch.no_grad():
             logits = self.model(batch.images)
         check_numbers(logits, "scores", self.path)
-        targets = logits.argmax(dim=1)
+        targets = predicted_class(logits)
         for method in self.methods:
             start = time.perf_counter()
             maps = compute_maps(self.model, batch.images, method, targets=targets).maps.mean(dim=(1, 2)).clamp(min=0)

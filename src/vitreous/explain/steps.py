@@ -19,6 +19,7 @@ from vitreous.errors import UserError
 from vitreous.model.layers import split_heads
 from vitreous.model.neighbourhood import reach_mask
 from vitreous.model.position import Grid, Layout
+from vitreous.model.predictions import class_probabilities
 from vitreous.model.trace import Trace
 from vitreous.model.vit import Attention, Block, ViT
 
@@ -218,5 +219,5 @@ def _answer(model: ViT, image: Tensor) -> dict[str, Tensor | None]:
     y = model.representation(image, trace=trace)[0]
     pooled = None if trace.pool_attention is None else trace.pool_attention[0, :, 0]
     logits = model(image)[0] if isinstance(model.head, nn.Linear) else None
-    probabilities = None if logits is None else logits.softmax(dim=0)
+    probabilities = None if logits is None else class_probabilities(logits)
     return {"pooled": pooled, "representation": y, "logits": logits, "probabilities": probabilities}

@@ -18,6 +18,7 @@ from vitreous.inference.graph import output_names, trace_graph
 from vitreous.inference.samples import LabelledViews, QuantizationImages
 from vitreous.inference.speed import describe_processor, describe_software, measure_speeds
 from vitreous.inference.verify import TOLERANCE, Agreement, compare_engines, first_difference, in_batches
+from vitreous.model.predictions import is_right
 from vitreous.weights.bundle import Bundle, bundle_digest
 
 NEAR_TIES = 0.05
@@ -137,5 +138,5 @@ def measure_int8(fp32: Engine, int8: Engine, images: LabelledViews) -> Int8Accur
 def correct_predictions(engine: Engine, images: LabelledViews) -> NDArray[np.bool_]:
     """(n,) whether the likeliest class of each image is its label."""
     logits = in_batches(engine.logits, images.views, engine.batch_size)
-    correct: NDArray[np.bool_] = (logits.argmax(dim=1) == images.labels).numpy()
+    correct: NDArray[np.bool_] = is_right(logits, images.labels).numpy()
     return correct

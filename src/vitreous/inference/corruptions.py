@@ -26,6 +26,7 @@ from vitreous.inference.engine import InferenceModel
 from vitreous.inference.evaluation import Measurement
 from vitreous.inference.matching import LabelSpace, MatchedSource
 from vitreous.inference.memory_needs import check_inference_memory
+from vitreous.model.predictions import class_probabilities
 
 MIN_IMAGES_FOR_WORKERS = 8  # for fewer, starting processes takes longer than they save
 
@@ -83,7 +84,7 @@ def evaluate_corruptions(
         else:
             images = torch.from_numpy(made.views)
             logits = torch.cat([matched.select(engine.logits(some)) for some in torch.split(images, batch)])
-            confidence, predicted = logits.double().softmax(dim=1).max(dim=1)
+            confidence, predicted = class_probabilities(logits.double()).max(dim=1)
             right[index] = (predicted == int(source.labels[index])).numpy()
             confidences[index] = confidence.numpy()
         progress(index + 1, len(source))

@@ -22,6 +22,7 @@ from vitreous.config.data import Preprocess
 from vitreous.data.augment import scale_and_shift
 from vitreous.inference.engine import LOGITS, REPRESENTATION
 from vitreous.model.network import Network, evaluating
+from vitreous.model.predictions import class_probabilities
 
 INPUT = "images"
 MAX_BATCH_SIZE = 4096  # A dynamic shape needs an upper bound
@@ -56,7 +57,7 @@ class InferenceGraph(nn.Module):
         if not self.network.config.classes:
             return (representation,)
         logits = self.network(normalised)
-        return logits.softmax(dim=1), logits, representation
+        return class_probabilities(logits), logits, representation
 
 
 def trace_graph(network: Network, preprocess: Preprocess) -> ExportedProgram:

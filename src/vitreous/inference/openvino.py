@@ -28,6 +28,7 @@ from vitreous.errors import UserError
 from vitreous.inference.engine import LOGITS, GraphEngine
 from vitreous.inference.graph import INPUT, quiet_converters
 from vitreous.model.precision import INSTRUCTIONS, amx_allowed, amx_works, avoid_broken_amx
+from vitreous.model.predictions import predicted_class
 
 log = logging.getLogger("vitreous")
 
@@ -293,7 +294,9 @@ def _seconds_per_image(model: Any, image: Tensor, calls: int = 5) -> float:
 def measure_accuracy(compiled: Any, items: Iterable[tuple[NDArray[Any], int]]) -> float:
     """The accuracy of a compiled model on labelled images: on all, or on whichever NNCF chooses."""
     output = compiled.output(LOGITS)
-    return float(np.mean([int(compiled(image)[output].argmax()) == label for image, label in items]))
+    return float(
+        np.mean([int(predicted_class(compiled(image)[output].reshape(-1))) == label for image, label in items])
+    )
 
 
 def _settings(images: Tensor, transformer: bool) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from vitreous.data.shards.opening import is_shards, open_shards
 from vitreous.data.source import Source
 from vitreous.data.view import IMAGE_TYPES, ImageInput, Sample, check_image
 from vitreous.inference.engine import InferenceModel
+from vitreous.model.predictions import class_probabilities, ranked_classes
 
 NamedImage = tuple[str, ImageInput]  # an image, after the name that its prediction has
 
@@ -102,7 +103,7 @@ def predict_images(
         if not readable:
             return (), ()
         views = torch.stack(readable)
-        probabilities = engine.logits(views).softmax(dim=1) if labels else ()
+        probabilities = class_probabilities(engine.logits(views)) if labels else ()
         return probabilities, engine.representations(views) if embed else ()
 
     batches = ViewPipeline(engine.preprocess, batch_size, threads=threads).batches(without_names())
@@ -120,9 +121,7 @@ def predict_images(
 
 
 def _likeliest(probabilities: Tensor, labels: Sequence[str], top: int) -> tuple[LabelScore, ...]:
-    best = probabilities.topk(min(top, len(labels)))
-    pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-    return tuple(LabelScore(labels[k], value) for k, value in pairs)
+    return tuple(LabelScore(labels[k], value) for k, value in ranked_classes(probabilities, top))
 
 
 class ImageList:

@@ -35,6 +35,7 @@ from vitreous.evaluation.probe import (
 from vitreous.inference.engine import InferenceModel
 from vitreous.inference.memory_needs import check_inference_memory
 from vitreous.model.network import check_numbers
+from vitreous.model.predictions import is_right
 
 Protocol = Literal["knn", "linear", "fewshot"]
 HELD_OUT = 0.2  # the fraction that is measured if the data have one split only
@@ -181,7 +182,7 @@ class FeatureReader:
 
 
 def _score(logits: Tensor, labels: Tensor, setting: dict[str, float]) -> ProbeScore:
-    right = int((logits.argmax(dim=1) == labels).sum())
+    right = int(is_right(logits, labels).sum())
     return ProbeScore(setting, right / len(labels), wilson(right, len(labels)))
 
 
@@ -235,7 +236,7 @@ def score_few_shot(
     for draw in range(DRAWS):
         for count, index in draw_shots(labels, list(accuracies), seed + draw).items():
             logits = F.linear(test, *fit_least_squares(known[index], labels[index], splits.classes))
-            accuracies[count].append((logits.argmax(dim=1) == truth).double().mean().item())
+            accuracies[count].append(is_right(logits, truth).double().mean().item())
     return [
         ProbeScore({"shots": count}, float(np.mean(found)), mean_interval(found, len(truth)), tuple(found))
         for count, found in accuracies.items()

@@ -14,6 +14,7 @@ from torch.export import ExportedProgram
 from torch.fx import Interpreter, Node
 
 from vitreous.inference.engine import Engine
+from vitreous.model.predictions import class_probabilities, predicted_class
 
 TOLERANCE = 1e-4  # by which logits may differ in float32, relative to the largest of them if that is above 1
 
@@ -58,14 +59,14 @@ def compare_engines(reference: Engine, other: Engine, images: Tensor, *, classif
         return Agreement(count, count, int(equal.sum()), 0.0, 0.0, features.max().item(), int(features.argmax()))
     found, expected = outputs("logits")
     differences = fold(_differences(found, expected))
-    behind = fold(expected.amax(dim=1) - expected.gather(1, found.argmax(dim=1, keepdim=True))[:, 0])
+    behind = fold(expected.amax(dim=1) - expected.gather(1, predicted_class(found)[:, None])[:, 0])
     same = behind <= TOLERANCE * max(1.0, expected.abs().max().item())
     return Agreement(
         images=count,
         same_label=int(same.sum()),
         equal=int((equal & same & (differences <= TOLERANCE)).sum()),
         max_logit_difference=differences.max().item(),
-        max_probability_difference=(found.softmax(dim=1) - expected.softmax(dim=1)).abs().max().item(),
+        max_probability_difference=(class_probabilities(found) - class_probabilities(expected)).abs().max().item(),
         max_representation_difference=features.max().item(),
         worst=int(torch.maximum(differences, features).argmax()),
     )

@@ -18,6 +18,7 @@ from vitreous.config import objective as config
 from vitreous.data.batch import Batch
 from vitreous.errors import UserError
 from vitreous.model.network import Network
+from vitreous.model.predictions import class_probabilities, is_right, predicted_class
 from vitreous.model.trace import Trace
 from vitreous.model.vit import ViT
 from vitreous.objectives.answers import Answers, Believe
@@ -50,7 +51,7 @@ class Distillation(Classification):
             hard_loss(of_teacher, believed) if s.targets == "hard" else soft_loss(of_teacher, believed, s.temperature)
         )
         loss = (1 - s.weight) * self._label_loss(of_labels, batch) + s.weight * self._mean(each, batch)
-        agreement = (of_teacher.detach().argmax(dim=1) == believed.argmax(dim=1)).float().mean()
+        agreement = is_right(of_teacher.detach(), predicted_class(believed)).float().mean()
         return loss, {"accuracy": accuracy((of_labels + of_teacher) / 2, batch), "teacher_agreement": agreement}
 
     def _both_scores(self, batch: Batch, progress: float) -> tuple[Tensor, Tensor]:
@@ -66,12 +67,12 @@ class Distillation(Classification):
 
 def chosen(scores: Tensor) -> Tensor:
     """(B, K) to (B, K): 1 for the class with the highest score, 0 for the others."""
-    return F.one_hot(scores.argmax(dim=1), scores.shape[1]).to(scores.dtype)
+    return F.one_hot(predicted_class(scores), scores.shape[1]).to(scores.dtype)
 
 
 def tempered(scores: Tensor, temperature: float) -> Tensor:
     """psi(z / tau): (B, K) to (B, K)."""
-    return (scores / temperature).softmax(dim=1)
+    return class_probabilities(scores / temperature)
 
 
 def hard_loss(scores: Tensor, believed: Tensor) -> Tensor:

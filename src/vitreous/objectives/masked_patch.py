@@ -20,6 +20,7 @@ from vitreous.model.draws import draw
 from vitreous.model.initialise import Linear
 from vitreous.model.network import LeavesPatchesOut, Network, require
 from vitreous.model.position import take_cells
+from vitreous.model.predictions import is_right
 from vitreous.model.vit import ViT
 from vitreous.objectives.objective import Metrics, Objective
 from vitreous.objectives.setting import Setting
@@ -67,7 +68,7 @@ class MaskedPatchPrediction(Objective):
         scores = self.colours(take_cells(tokens, corruption.cells)).flatten(0, 1).float()  # (B*M, colours)
         targets = self.targets(patches, batch.images.shape[2:]).gather(1, corruption.cells).flatten()
         loss = F.cross_entropy(scores, targets)
-        right = (scores.argmax(dim=1) == targets).float().mean()
+        right = is_right(scores, targets).float().mean()
         return loss, {"explained": explained(loss.detach(), targets), "colour_accuracy": right}
 
     def targets(self, patches: Tensor, size: Sequence[int]) -> Tensor:

@@ -14,6 +14,7 @@ from vitreous.distributed.world import ALONE, World
 from vitreous.model.draws import draw
 from vitreous.model.network import LeavesPatchesOut, Network, require
 from vitreous.model.position import draw_cells
+from vitreous.model.predictions import is_right, predicted_class
 from vitreous.model.trace import Trace
 from vitreous.objectives.objective import Metrics, Objective
 from vitreous.objectives.setting import Setting
@@ -67,7 +68,7 @@ class Classification(Objective):
             answers = [(self.model(batch.images).float(), batch.targets) for batch in batches]
             both = zip(*answers, strict=True) if answers else (None, None)
             scores, labels = (world.gather(None if some is None else torch.cat(some)) for some in both)
-            accuracy = (scores.argmax(dim=1) == labels).float().mean().item()
+            accuracy = is_right(scores, labels).float().mean().item()
             error = (accuracy * (1 - accuracy) / len(labels)) ** 0.5
             return {"accuracy": accuracy, "standard_error": error, "loss": F.cross_entropy(scores, labels).item()}
 
@@ -104,8 +105,8 @@ class Classification(Objective):
 
 def accuracy(scores: Tensor, batch: Batch) -> Tensor:
     """The share of images whose highest score (B, K) is that of their label; of mixed ones, of the larger part."""
-    truth = batch.targets if batch.targets.ndim == 1 else batch.targets.argmax(dim=1)
-    return (scores.detach().argmax(dim=1) == truth).float().mean()
+    truth = batch.targets if batch.targets.ndim == 1 else predicted_class(batch.targets)
+    return is_right(scores.detach(), truth).float().mean()
 
 
 def build_supervised(network: Network, settings: config.Supervised, setting: Setting) -> Classification:

@@ -14,6 +14,7 @@ from vitreous.data.batch import Batch
 from vitreous.model.initialise import Linear
 from vitreous.model.network import Network, require
 from vitreous.model.position import take_cells
+from vitreous.model.predictions import is_right, predicted_class
 from vitreous.model.trace import Trace
 from vitreous.model.vit import ViT
 from vitreous.objectives.objective import Metrics
@@ -45,7 +46,7 @@ class TokenLabelling(Classification):
         targets = batch.token_targets if trace.keep is None else take_cells(batch.token_targets, trace.keep)
         token_loss = self._mean(token_cross_entropy(tokens, targets), batch)
         loss = self._label_loss(scores, batch) + self.settings.token_weight * token_loss
-        agreement = (tokens.detach().argmax(dim=2) == targets.argmax(dim=2)).float().mean()
+        agreement = is_right(tokens.detach(), predicted_class(targets)).float().mean()
         return loss, {
             "accuracy": accuracy(scores, batch),
             "token_loss": token_loss.detach(),

@@ -16,6 +16,7 @@ from torch import Tensor
 from vitreous import __version__
 from vitreous.config.server import ServerSettings
 from vitreous.data.view import ImageInput
+from vitreous.model.predictions import predicted_class, ranked_classes
 from vitreous.server.bodies import LARGE, parse_fields, read_body
 from vitreous.server.choosing import choose_model
 from vitreous.server.described import JSON_LENGTH, REFUSALS, infer_body
@@ -214,7 +215,7 @@ class _Answer:
     def _values(self, output: RequestedOutput, chances: Tensor) -> NDArray[Any]:
         labels = self.served.labels
         if output.name == LABELS:
-            return np.array([labels[number] for number in chances.argmax(dim=1).tolist()], dtype=object)
+            return np.array([labels[number] for number in predicted_class(chances).tolist()], dtype=object)
         count = output.parameters.get("classification")
         if count is None:
             values: NDArray[Any] = chances.numpy()
@@ -230,9 +231,5 @@ class _Answer:
 
 def classified(chances: Tensor, labels: tuple[str, ...], count: int) -> NDArray[Any]:
     """(B, count) texts "probability:number:label" of the likeliest classes, as Triton's classification extension."""
-    best = chances.topk(min(count, len(labels)), dim=1)
-    rows = zip(best.values.tolist(), best.indices.tolist(), strict=True)
-    return np.array(
-        [[f"{v:f}:{k}:{labels[k]}" for v, k in zip(values, numbers, strict=True)] for values, numbers in rows],
-        dtype=object,
-    )
+    rows = [[f"{v:f}:{k}:{labels[k]}" for k, v in ranked_classes(row, count)] for row in chances]
+    return np.array(rows, dtype=object)

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from vitreous.config.server import ServerSettings
+from vitreous.model.predictions import class_probabilities, ranked_classes
 from vitreous.server.choosing import ModelName, choose_model
 from vitreous.server.described import REFUSALS, image_body
 from vitreous.server.images import read_image
@@ -20,7 +21,7 @@ from vitreous.server.served import Served
 
 Function = Literal["softmax", "sigmoid", "none"]
 FUNCTIONS: dict[Function, Callable[[Tensor], Tensor]] = {
-    "softmax": lambda scores: scores.softmax(dim=0),
+    "softmax": class_probabilities,
     "sigmoid": torch.sigmoid,
     "none": lambda scores: scores,
 }
@@ -69,6 +70,4 @@ def predict_router(models: Mapping[str, Served], settings: ServerSettings) -> AP
 
 def best_classes(chances: Tensor, labels: tuple[str, ...], count: int) -> list[dict[str, str | float]]:
     """The classes with the highest numbers of chances (K,), best first, each as a `ClassScore`."""
-    best = chances.topk(min(count, len(labels)))
-    pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-    return [{"label": labels[number], "score": score} for number, score in pairs]
+    return [{"label": labels[number], "score": score} for number, score in ranked_classes(chances, count)]

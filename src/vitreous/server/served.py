@@ -20,6 +20,7 @@ from vitreous.data.decode import ImageError, read_header
 from vitreous.data.view import ImageInput, make_view
 from vitreous.inference.engine import Engine, InferenceModel
 from vitreous.inference.speed import noise
+from vitreous.model.predictions import class_probabilities
 from vitreous.server.batching import Batcher, Places
 from vitreous.server.metrics import ServerMetrics
 from vitreous.server.refusal import RefusedError, too_late
@@ -207,4 +208,4 @@ def _yield_to_others() -> None:
 
 def probabilities(scores: Sequence[Tensor]) -> Tensor:
     """(B, K): how likely each class is, by the scores (K,) of each image."""
-    return torch.stack(list(scores)).softmax(dim=1)
+    return class_probabilities(torch.stack(list(scores)))

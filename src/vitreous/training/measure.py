@@ -23,6 +23,7 @@ from vitreous.evaluation.features import compute_features
 from vitreous.evaluation.probe import LabelledFeatures, fit_linear
 from vitreous.model.family import classifiers, count_flops, inference_batch
 from vitreous.model.network import Network
+from vitreous.model.predictions import is_right
 from vitreous.objectives.supervised import balance
 from vitreous.training.context import Opened, TrainingContext
 from vitreous.training.image_plan import logits_in_time
@@ -107,7 +108,7 @@ def fit_classifier(
             layer.bias.copy_(classifier.bias)
     if held_out is None:
         return None
-    return (classifier(held_out[0]).argmax(1) == held_out[1]).float().mean().item()
+    return is_right(classifier(held_out[0]), held_out[1]).float().mean().item()
 
 
 def set_temperature(network: Network, logits: Tensor, labels: Tensor) -> Tensor:

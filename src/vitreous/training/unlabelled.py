@@ -22,6 +22,7 @@ from vitreous.evaluation.features import compute_features
 from vitreous.evaluation.probe import vote_neighbours
 from vitreous.model.family import build_network, count_flops
 from vitreous.model.network import Network
+from vitreous.model.predictions import is_right
 from vitreous.objectives.build import build_objective
 from vitreous.objectives.collapse import Alarm
 from vitreous.objectives.objective import Objective
@@ -203,7 +204,7 @@ def knn_accuracy(objective: Objective, known: Loader, asked: Loader, classes: in
     wanted, truth = features_of(asked)
     k = min(NEIGHBOURS, len(features))
     votes = vote_neighbours(features, labels, wanted, classes, (k,))[k]
-    return (votes.argmax(dim=1) == truth).float().mean().item()
+    return is_right(votes, truth).float().mean().item()
 
 
 def logged_alarm(folder: Path) -> Alarm:

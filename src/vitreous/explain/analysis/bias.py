@@ -36,6 +36,7 @@ from vitreous.explain.analysis.reading import ELEMENTS
 from vitreous.explain.analysis.receptive_field import gradient_maps, has_places, receptive_field
 from vitreous.explain.attention import attention_distance
 from vitreous.model.network import HasFeatureMap, Network, TracesAttention, evaluating
+from vitreous.model.predictions import class_probabilities, is_right, predicted_class
 from vitreous.model.trace import Trace
 
 FIELD_IMAGES, DISTANCE_IMAGES = 32, 64
@@ -90,7 +91,9 @@ def ask(network: Network, images: Tensor) -> NetworkOutput:
             scores, features = network(images), network.representation(images)
         if not torch.isfinite(scores).all():
             raise UserError("gives scores that are not numbers: its weights are damaged, or its training diverged.")
-        return NetworkOutput(scores.double().softmax(dim=1) if network.config.classes else None, features.double())
+        return NetworkOutput(
+            class_probabilities(scores.double()) if network.config.classes else None, features.double()
+        )
 
 
 def patch_side(network: Network, size: tuple[int, int]) -> int | None:
@@ -126,8 +129,8 @@ class _Responses:
         if one is None or other is None:
             self._rows.add(likeness[:, None])
             return
-        predicted = other.argmax(dim=1)
-        same, moved = predicted == one.argmax(dim=1), (one - other).abs().sum(dim=1) / 2
+        predicted = predicted_class(other)
+        same, moved = is_right(one, predicted), (one - other).abs().sum(dim=1) / 2
         self._rows.add(torch.stack([likeness, same.double(), moved, predicted.double()], dim=1))
 
     def effect(self, labels: Tensor | None) -> Effect:

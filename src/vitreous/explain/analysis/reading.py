@@ -20,6 +20,7 @@ from vitreous.explain.analysis.noise import BANDS, band_mask, band_noise
 from vitreous.explain.analysis.numbers import AccuracyInterval, ModelNumbers, Probes, Shape, UnderNoise
 from vitreous.explain.analysis.survey import Survey, pool_depths
 from vitreous.model.network import require
+from vitreous.model.predictions import predicted_class
 from vitreous.model.vit import ViT
 from vitreous.weights.bundle import Bundle
 
@@ -140,10 +141,10 @@ class ModelReader:
         if set(classes) <= set(bundle.labels):
             number = {label: k for k, label in enumerate(classes)}
             own = torch.tensor([number.get(label, -1) for label in bundle.labels])
-            return lambda images: own[bundle.model(images).argmax(dim=1)]
+            return lambda images: own[predicted_class(bundle.model(images))]
         self.remarks.append(f"{name}: its accuracy under noise is that of a linear probe on clean images' features.")
         probe = self.judge.fit(learned.representations, learned.labels, len(classes))
-        return lambda images: probe(bundle.model.representation(images)).argmax(dim=1)
+        return lambda images: predicted_class(probe(bundle.model.representation(images)))
 
     def _probe_depths(self, learned: Learned, survey: Survey, labels: Tensor) -> Probes:
         """Accuracy of a linear probe at each depth, and of one on the representation."""
@@ -151,7 +152,7 @@ class ModelReader:
         classes, asked = len(self.chosen.measured.classes), survey.depths()
 
         def judged(features: Tensor, others: Tensor) -> AccuracyInterval:
-            return self.judge.accuracy(self.judge.fit(features, known, classes)(others).argmax(dim=1), labels)
+            return self.judge.accuracy(predicted_class(self.judge.fit(features, known, classes)(others)), labels)
 
         return Probes(
             accuracy=tuple(judged(depths[:, depth], asked[:, depth]) for depth in range(depths.shape[1])),

@@ -31,6 +31,7 @@ from vitreous.model.network import (
     evaluating,
     require,
 )
+from vitreous.model.predictions import class_probabilities
 from vitreous.server.page.packing import PackedMaps, pack, pack_floats, pack_maps, pack_view
 from vitreous.server.served import Served
 from vitreous.weights.bundle import Bundle
@@ -179,7 +180,7 @@ def see_image(image: bytes, preprocess: Preprocess) -> SeenView:
 
 def pack_chances(scores: Tensor | None) -> str | None:
     """How likely each class is, by its scores (K,)."""
-    return None if scores is None else pack_floats(scores.softmax(dim=0))
+    return None if scores is None else pack_floats(class_probabilities(scores))
 
 
 def inside(bundle: Bundle, view: Tensor, merge: int | None) -> PackedInside:

@@ -26,6 +26,7 @@ from vitreous.evaluation.calibration import fit_temperature
 from vitreous.inputs import as_text, read_json
 from vitreous.memory import check_memory
 from vitreous.model.family import inference_batch
+from vitreous.model.predictions import class_probabilities, predicted_class
 from vitreous.storage.files import new_folder, write_tensors
 from vitreous.storage.manifest import check_manifest
 from vitreous.training.teaching.asking import Asking, ask
@@ -49,7 +50,7 @@ class Labelling:
     @property
     def labels(self) -> Labels:
         """(n,) the likeliest class of each."""
-        found: Labels = self.probabilities.argmax(axis=1).astype(np.int64)
+        found: Labels = predicted_class(self.probabilities).astype(np.int64)
         return found
 
     def margins(self) -> Shares:
@@ -117,7 +118,7 @@ def label_images(
 
     found, index = ask_teacher(teacher, random_subset(numbered, seed), workers, stop)
     order = index.argsort()
-    shares = (found[order] / temperature).double().softmax(dim=1).float()
+    shares = class_probabilities((found[order] / temperature).double()).float()
     return Labelling(index[order].numpy(), shares.numpy(), temperature, min(asked, len(source)))
 
 

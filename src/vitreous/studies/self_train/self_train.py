@@ -28,6 +28,7 @@ from vitreous.evaluation.classify import score_classes
 from vitreous.evaluation.intervals import Paired
 from vitreous.inference.memory_needs import check_training_memory
 from vitreous.inference.opening import open_classifier
+from vitreous.model.predictions import is_right
 from vitreous.report.rounds import Round
 from vitreous.storage.files import new_folder, write_file
 from vitreous.storage.manifest import MANIFEST
@@ -262,7 +263,7 @@ def _against_teacher(context: SelfTrainContext, best: int, earlier: float) -> Pa
             return seconds is not None and time.monotonic() - began > seconds / 2
 
         logits, labels = ask_teacher(model, source, context.runtime.workers, late)
-        right.append((logits.argmax(dim=1) == labels).numpy())
+        right.append(is_right(logits, labels).numpy())
     both = min(map(len, right))  # both saw the images in one order
     return Paired.of(split, right[0][:both], right[1][:both]) if both else None
 
