@@ -13,8 +13,14 @@ from vitreous.evaluation.classify import score_classes
 from vitreous.inference.matching import match_classes
 from vitreous.verbs.evaluate import evaluate
 from vitreous.weights.bundle import load_bundle
-from vitreous.weights.imagenet import class_numbers, imagenet_synsets, is_imagenet, subset_name
-from vitreous.weights.labels import imagenet_names, read_labels
+from vitreous.weights.labels import (
+    class_numbers,
+    imagenet_names,
+    imagenet_synsets,
+    is_imagenet,
+    read_labels,
+    subset_name,
+)
 
 
 def timm_list(name):

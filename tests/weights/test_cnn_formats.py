@@ -18,12 +18,12 @@ from vitreous.config.data import Preprocess
 from vitreous.model.bit_family import PRESETS as BITS
 from vitreous.model.efficientnet_family import PRESETS as EFFICIENTNETS
 from vitreous.model.family import named_config
-from vitreous.weights import efficientnet
 from vitreous.weights.adapt import adapt
 from vitreous.weights.bundle import load_bundle, save_bundle
+from vitreous.weights.huggingface_cnn import efficientnet_config
 from vitreous.weights.processor import from_processor
 from vitreous.weights.source import open_weights
-from vitreous.weights.timm import timm_config
+from vitreous.weights.timm_config import timm_config
 
 LABELS = tuple("abcde")
 B0 = named_config("efficientnet-b0", classes=5, image_size=(64, 64))
@@ -172,7 +172,7 @@ def test_the_blocks_that_hugging_face_must_be_told_of_are_the_published_ones():
     }
     for size, blocks in published.items():
         c = named_config(f"efficientnet-{size}")
-        assert efficientnet._described(c)["depthwise_padding"] == blocks, size
+        assert efficientnet_config(c)["depthwise_padding"] == blocks, size
 
 
 def test_what_hugging_face_has_no_word_for(tmp_path):

@@ -16,7 +16,8 @@ from vitreous.weights.bundle import load_bundle, save_bundle
 from vitreous.weights.google import write_google
 from vitreous.weights.huggingface import write_huggingface
 from vitreous.weights.source import open_weights
-from vitreous.weights.timm import timm_config, write_timm
+from vitreous.weights.timm import write_timm
+from vitreous.weights.timm_config import timm_config
 
 SHORT = {"depth": 1, "mlp_width": 64}
 NAMED = {

@@ -10,7 +10,7 @@ from support.tiny_models import LABELS, preprocess_for, random_images, random_mo
 from vitreous import UserError, preset
 from vitreous.config.data import Preprocess
 from vitreous.weights.bundle import save_bundle
-from vitreous.weights.foreign import heads_for
+from vitreous.weights.checkpoint import heads_for
 from vitreous.weights.source import open_weights, parse_preprocess, preprocess_text
 
 SAID = "mean=0.5,std=0.5"

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vitreous.data.source import Source
 from vitreous.errors import UserError
-from vitreous.weights.imagenet import class_numbers, imagenet_synsets, is_imagenet, subset_name
+from vitreous.weights.labels import class_numbers, imagenet_synsets, is_imagenet, subset_name
 
 LabelSpace = Literal["all", "data"]
 """Whether the prediction is the likeliest of all of a model's classes, or of those that the data have."""

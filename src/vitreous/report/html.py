@@ -60,7 +60,7 @@ def _environment() -> Environment:
 
 def _shown(value: Any) -> Any:
     """What a template shows of a value: of text also what cannot be seen, such as stray bytes in a file's name."""
-    return value if hasattr(value, "__html__") else visible(str(value), keep="\n\t")
+    return value if hasattr(value, "__html__") else visible(str(value), allowed="\n\t")
 
 
 def text(content: str) -> Html:

@@ -63,13 +63,13 @@ class Export(Verb[Path]):
         from vitreous.inference.engines import ENGINES
         from vitreous.inference.opening import open_model, prepare_export
         from vitreous.storage.overwrite import check_apart, check_elsewhere, check_file, check_folder
-        from vitreous.weights.writers import FOLDERS, write_weights
+        from vitreous.weights.formats import FORMATS, write_weights
 
         out = Path(self.out)
         if self.to == "google":
             out = check_file(out)
         else:
-            files = FOLDERS.get(self.to) or {METADATA, CARD, *ENGINES[self.to].files}
+            files = FORMATS[self.to].files if self.to in FORMATS else {METADATA, CARD, *ENGINES[self.to].files}
             check_elsewhere(out)
             check_folder(out, frozenset(files))
         self._check_options()

@@ -81,7 +81,7 @@ class Import(Verb[Imported]):
         from vitreous.storage.overwrite import check_apart, check_elsewhere, check_folder
         from vitreous.weights.adapt import adapt
         from vitreous.weights.bundle import save_bundle
-        from vitreous.weights.foreign import describe
+        from vitreous.weights.checkpoint import describe
         from vitreous.weights.labels import repeated_names
         from vitreous.weights.source import open_weights, preprocess_text
 

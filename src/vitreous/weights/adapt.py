@@ -81,12 +81,20 @@ def _adapted(
     config: Any = model.config  # of whichever family
     if patch is not None:
         vit = require(model, ViT, f"patch={patch}")
-        _check_resampling(vit.config.patch, patch)
+        old = vit.config.patch
+        if patch != old:  # the resize is a matrix from old pixels to new
+            check_memory(3 * 8 * old**2 * patch**2, f"patch={patch}", f"choose one nearer to the model's own, {old}")
         config = vit.config.resized(size or vit.config.image_size, patch)
     elif size is not None:
         config = for_size(config, size)
     if channels is not None and channels != config.channels:
-        _check_channels(config.channels, channels)
+        if channels < 1:
+            raise UserError(f"channels={channels}: give the number of channels, 1 for grey images, 3 for colour.")
+        if config.channels not in (1, 3) and channels != 1:
+            raise UserError(
+                f"channels={channels}: the model takes {config.channels} channels, and none of them can be told to be "
+                "red, green or blue; leave it at them, or give 1."
+            )
         config = replace(config, channels=channels)
     if classes is not None and classes != config.classes:
         if classes < 0:
@@ -97,22 +105,6 @@ def _adapted(
         config = replace(config, norm_eps=epsilon)
     adapted: ModelConfig = config
     return adapted
-
-
-def _check_resampling(old: int, new: int) -> None:
-    """Refuse a patch whose resize, a matrix from old pixels to new, does not fit into memory."""
-    if new != old:
-        check_memory(3 * 8 * old**2 * new**2, f"patch={new}", f"choose one nearer to the model's own, {old}")
-
-
-def _check_channels(old: int, new: int) -> None:
-    if new < 1:
-        raise UserError(f"channels={new}: give the number of channels, 1 for grey images, 3 for colour.")
-    if old not in (1, 3) and new != 1:
-        raise UserError(
-            f"channels={new}: the model takes {old} channels, and none of them can be told to be red, green or blue; "
-            "leave it at them, or give 1."
-        )
 
 
 def _rechannel(

@@ -36,10 +36,10 @@ from vitreous.storage.manifest import (
     sha256_json,
     unlisted_files,
 )
-from vitreous.weights.mapping import build_model, relaid
+from vitreous.weights.mapping import build_model, export_state
 from vitreous.weights.markdown import code
 from vitreous.weights.reading import read_safetensors
-from vitreous.weights.timm import in_timm, timm_config
+from vitreous.weights.timm_config import in_timm, timm_config
 from vitreous.wording import shown
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
@@ -50,18 +50,14 @@ FORMAT = 1
 class Bundle:
     """A model with all that belongs to it."""
 
-    model: Network
-    """In evaluation mode, in float32."""
+    model: Network  # in evaluation mode, in float32
     preprocess: Preprocess
-    labels: tuple[str, ...]
-    """(K,) the names of the classes, in the classifier's order."""
-    info: dict[str, Any] = field(default_factory=dict)
-    """What the training wanted to be remembered."""
-    path: Path | None = None
-    """Where it was read from."""
+    labels: tuple[str, ...]  # (K,) the names of the classes, in the classifier's order
+    info: dict[str, Any] = field(default_factory=dict)  # kept for whoever trained it
+    path: Path | None = None  # where it was read from
     notes: tuple[str, ...] = ()
-    """Of weights that are no bundle: what they were taken for, what was left aside, what was assumed. Of a bundle:
-    which files in its folder do not belong to it."""
+    """Of weights that are no bundle: what they were taken for, ignored keys, what was assumed. Of a bundle: which files
+    in its folder do not belong to it."""
 
 
 def save_bundle(
@@ -88,7 +84,7 @@ def save_bundle(
         "training": info or {},
     }
     described = json.dumps(timm_config(model.config, preprocess, labels) | {"vitreous": section}, indent=2)
-    state = relaid(model.state_dict(), in_timm(model.config).rules)
+    state = export_state(model.state_dict(), in_timm(model.config).rules)
     with new_folder(path) as folder:
         (folder / CONFIG).write_text(described + "\n", encoding="utf-8")
         text = _plain_card(model.config, labels) if card is None else card
@@ -103,13 +99,19 @@ def load_bundle(path: str | Path) -> Bundle:
 
 
 def _load(folder: Path) -> Bundle:
-    notes = check_whole(folder)
-    section = _read_section(folder / CONFIG)
-    where = str(folder / CONFIG)
-    config = config_from_json(section.model, where)
-    check_parts(config, section.preprocess, section.labels, where)
-    tensors = read_safetensors(folder / WEIGHTS)
-    model = build_model(config, tensors, folder / WEIGHTS, rules=in_timm(config).rules)
+    notes, path = check_whole(folder), folder / CONFIG
+    config_json = read_json(path)
+    fields = config_json.get("vitreous") if isinstance(config_json, dict) else None
+    if not isinstance(fields, dict) or "format" not in fields:
+        raise UserError(f"{path}: has no section 'vitreous' with a format; save the bundle with vitreous.")
+    if (version := fields["format"]) != FORMAT:
+        raise UserError(
+            f"{path}: written in format {shown(version)}, and this vitreous reads {FORMAT}; install a newer one."
+        )
+    section = from_fields(_Section, fields, path)
+    config = config_from_json(section.model, str(path))
+    check_parts(config, section.preprocess, section.labels, str(path))
+    model = build_model(config, read_safetensors(folder / WEIGHTS), folder / WEIGHTS, rules=in_timm(config).rules)
     return Bundle(model, section.preprocess, section.labels, section.training, folder, notes)
 
 
@@ -136,15 +138,12 @@ def is_bundle(folder: Path) -> bool:
     An export, which is read as the other project's folder that it is, has a manifest without a card.
     """
     try:
-        listed = read_manifest(folder) if has_manifest(folder) else {}
+        if has_manifest(folder) and CARD in read_manifest(folder):
+            return True
     except UserError:  # damaged: `load_bundle` refuses it
         return True
-    return CARD in listed or _has_section(folder / CONFIG)
-
-
-def _has_section(path: Path) -> bool:
     try:
-        config = read_json(path)
+        config = read_json(folder / CONFIG)
     except UserError:  # not there, or not ours
         return False
     return isinstance(config, dict) and "vitreous" in config
@@ -175,18 +174,6 @@ class _Section:
     preprocess: Preprocess
     labels: tuple[str, ...]
     training: dict[str, Any]
-
-
-def _read_section(path: Path) -> _Section:
-    config = read_json(path)
-    section = config.get("vitreous") if isinstance(config, dict) else None
-    if not isinstance(section, dict) or "format" not in section:
-        raise UserError(f"{path}: has no section 'vitreous' with a format; save the bundle with vitreous.")
-    if (version := section["format"]) != FORMAT:
-        raise UserError(
-            f"{path}: written in format {shown(version)}, and this vitreous reads {FORMAT}; install a newer one."
-        )
-    return from_fields(_Section, section, path)
 
 
 def check_parts(config: ModelConfig, preprocess: Preprocess, labels: Sequence[str], where: str) -> None:

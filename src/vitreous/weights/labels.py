@@ -1,28 +1,52 @@
-"""The names of classes: from a file, and ImageNet's, which come with the package.
+"""The names of classes: from a file, and ImageNet's (ILSVRC 2012), which come with the package.
 
-imagenet.txt.xz     one name per line, in the order of ILSVRC 2012's 1,000 classes: the first name of each WordNet
-                    synset, as in the challenge's public list, but two cranes and two maillots are told apart
+imagenet.txt.xz             one name per line, in the order of the 1,000 classes: the first name of each WordNet synset,
+                            as in the challenge's public list, but two cranes and two maillots are told apart
+imagenet_synsets.txt.xz     the WordNet ids of the classes, one per line; their order is that of the ids
 """
 
 from __future__ import annotations
 
 import lzma
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from functools import cache
+from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from vitreous.errors import UserError
 from vitreous.inputs import parse_json, read_text
 
 IMAGENET = 1000
 """A classifier of so many outputs is ImageNet's, unless somebody says otherwise."""
+MIN_IMAGENET_FRACTION = 0.98
+"""Of labels that must be ImageNet's in their places: lists differ in a few names, such as the two cranes."""
+SUBSETS = {
+    "ff8c384504d3ec59dd70537e83c7ed3dfa0debb07210febc47b58c136a443706": "ImageNet-A",
+    "354baa0a46566aa68cee6a8093d8de471b7d45a1004b81a95c6210f757ad3740": "ImageNet-R",
+}
+"""Datasets of some classes whose papers choose the answer among these: the SHA-256 of their WordNet ids, sorted and
+with a space between."""
+
+Naming = Literal["WordNet ids", "class numbers", "names"]
+"""What people call ImageNet's classes by."""
 
 
 def imagenet_names() -> tuple[str, ...]:
     """(1000,) "tench", "goldfish", ..."""
-    text = lzma.decompress(Path(__file__).with_name("imagenet.txt.xz").read_bytes()).decode()
-    return tuple(text.splitlines())
+    return _lines("imagenet.txt.xz")
+
+
+def imagenet_synsets() -> tuple[str, ...]:
+    """(1000,) "n01440764", "n01443537", ..."""
+    return _lines("imagenet_synsets.txt.xz")
+
+
+@cache
+def _lines(file: str) -> tuple[str, ...]:
+    return tuple(lzma.decompress(Path(__file__).with_name(file).read_bytes()).decode().splitlines())
 
 
 def repeated_names(names: Sequence[str]) -> str | None:
@@ -66,3 +90,74 @@ def _checked(path: Path, names: list[Any]) -> tuple[str, ...]:
     if empty := [number for number, name in enumerate(names) if not isinstance(name, str) or not name]:
         raise UserError(f"{path}: class {empty[0]} has no name; give each class one.")
     return tuple(names)
+
+
+def is_imagenet(labels: Sequence[str]) -> bool:
+    """Whether a classifier's labels are ImageNet's, in its order: ids, or names as one list or another has them."""
+    if len(labels) != IMAGENET:
+        return False
+    matches = [
+        label == synset or _plain(label) == _plain(name)
+        for label, synset, name in zip(labels, imagenet_synsets(), imagenet_names(), strict=True)
+    ]
+    return sum(matches) >= MIN_IMAGENET_FRACTION * IMAGENET
+
+
+def class_numbers(names: Collection[str]) -> tuple[Naming, dict[str, int]] | None:
+    """What kind of names these are, and the number of the class that each stands for; None if one stands for none.
+
+    A name that stands for several classes is an error.
+    """
+    if all(re.fullmatch(r"0|[1-9]\d{0,2}", name) for name in names):
+        return "class numbers", {name: int(name) for name in names}
+    by_id = {synset: number for number, synset in enumerate(imagenet_synsets())}
+    if all(name in by_id for name in names):
+        return "WordNet ids", {name: by_id[name] for name in names}
+    by_name = {name: _named(name) for name in names}
+    if not all(by_name.values()):
+        return None
+    for name, numbers in by_name.items():
+        if len(numbers) > 1:
+            ids = " or ".join(imagenet_synsets()[number] for number in numbers)
+            raise UserError(f"class {name!r}: ImageNet has {len(numbers)} classes of this name; call it {ids}.")
+    return "names", {name: numbers[0] for name, numbers in by_name.items()}
+
+
+def subset_name(numbers: Collection[int]) -> str | None:
+    """The dataset that has exactly these classes and is judged among them, "ImageNet-A" or "ImageNet-R"."""
+    ids = " ".join(imagenet_synsets()[number] for number in sorted(numbers))
+    return SUBSETS.get(sha256(ids.encode()).hexdigest())
+
+
+def _named(name: str) -> tuple[int, ...]:
+    """The classes of this name; capitals count where they alone tell a Cardigan, the dog, from a cardigan."""
+    exact, plain = _numbers_by_name()
+    return exact.get(_short(name)) or plain.get(_plain(name), ())
+
+
+@cache
+def _numbers_by_name() -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[int, ...]]]:
+    """The numbers of classes by their short names, and by their plain ones."""
+    exact: dict[str, tuple[int, ...]] = {}
+    plain: dict[str, tuple[int, ...]] = {}
+    for number, name in enumerate(imagenet_names()):
+        exact[_short(name)] = (*exact.get(_short(name), ()), number)
+        plain[_plain(name)] = (*plain.get(_plain(name), ()), number)
+    return exact, plain
+
+
+def _plain(name: str) -> str:
+    """A name as lists agree on it: "Persian_cat" and "Persian cat, Felis catus" are "persian cat"."""
+    return _short(name).lower()
+
+
+def _short(name: str) -> str:
+    """The same with its capitals."""
+    whole = " ".join(name.replace("_", " ").split())
+    return whole if whole.lower() in _with_comma() else whole.split(",")[0]
+
+
+@cache
+def _with_comma() -> frozenset[str]:
+    """Names that are told from others by what follows their comma."""
+    return frozenset(name.lower() for name in imagenet_names() if "," in name)

@@ -7,8 +7,10 @@ names that the file has.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,42 +20,59 @@ from vitreous.errors import UserError
 from vitreous.model.family import build_network, count_parameters
 from vitreous.model.network import Network
 
-Shape = tuple[int, ...]
-NAMED = 6
-"""So many tensors are named in an error; the others are counted."""
+MAX_NAMED_TENSORS = 6  # in an error; the others are counted
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
+
+
+class Layout(NamedTuple):
+    """How a tensor of ours is laid out in another format."""
+
+    split: Callable[[Tensor], Sequence[Tensor]]  # ours to theirs
+    join: Callable[[Sequence[Tensor]], Tensor]  # theirs to ours
+
+
+SPLIT_QKV = Layout(lambda tensor: tensor.chunk(3), lambda parts: torch.cat(list(parts)))
+"""Queries, keys and values apart, which we keep one above the other."""
+POINTWISE = Layout(lambda w: (w[:, :, None, None],), lambda parts: parts[0][:, :, 0, 0])
+"""A matrix that is kept as a 1x1 convolution."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One of our tensors, and the tensors that another format has for it."""
+    """A tensor of ours, or all of a module, and the tensors that another format has for it.
 
-    ours: str
-    theirs: tuple[str, ...]
-    split: Callable[[Tensor], Sequence[Tensor]] | None = None
-    """Ours to theirs; None where they are the same."""
-    join: Callable[[Sequence[Tensor]], Tensor] | None = None
-    """Theirs to ours."""
+    Rule("blocks.*.norm1", ("encoder.layer.{0}.layernorm_before",)) is for "blocks.7.norm1.weight" and ".bias".
+    """
 
-    def shapes(self, ours: Shape) -> list[Shape]:
-        """What their tensors must look like."""
-        if self.split is None:
-            return [ours]
-        return [tuple(part.shape) for part in self.split(torch.empty(ours, device="meta"))]
+    name: str  # a * stands for a number
+    theirs: tuple[str, ...]  # {0} is the first number; what comes after the module's name is kept
+    layout: Layout | None = None  # None where they are the same
+    prefix: str = ""  # of all their names
+    count: Callable[..., Sequence[int]] | None = None  # from our numbers to theirs
 
 
-def same(ours: str, theirs: str) -> Rule:
-    """Another name and nothing else."""
-    return Rule(ours, (theirs,))
+def rename(names: Mapping[str, str], prefix: str = "") -> list[Rule]:
+    """Rules for other names and nothing else."""
+    return [Rule(name, (theirs,), prefix=prefix) for name, theirs in names.items()]
 
 
-def pointwise(ours: str, theirs: str) -> Rule:
-    """A matrix that is kept as a 1x1 convolution."""
-    return Rule(ours, (theirs,), lambda w: (w[:, :, None, None],), lambda parts: parts[0][:, :, 0, 0])
+def _mapped(names: Iterable[str], rules: Sequence[Rule]) -> dict[str, tuple[tuple[str, ...], Layout | None]]:
+    """Another format's names of our tensors, and how they are laid out there; ours where there is no rule."""
+    by_name = {rule.name: rule for rule in rules}
+    return {name: _theirs(name, by_name) for name in names}
 
 
-def thirds(ours: str, theirs: Iterable[str]) -> Rule:
-    """Queries, keys and values apart, which we keep one above the other."""
-    return Rule(ours, tuple(theirs), lambda tensor: tensor.chunk(3), lambda parts: torch.cat(list(parts)))
+def _theirs(name: str, rules: Mapping[str, Rule]) -> tuple[tuple[str, ...], Layout | None]:
+    numbers = [int(digits) for digits in _NUMBER.findall(name)]
+    for form in dict.fromkeys((name, _NUMBER.sub("*", name))):
+        for module, rest in ((form, ""), (form.rpartition(".")[0], "." + name.rpartition(".")[2])):
+            if (rule := rules.get(module)) is not None:
+                theirs: Sequence[str] = rule.theirs
+                if "*" in module:
+                    counted = numbers if rule.count is None else rule.count(*numbers)
+                    theirs = [template.format(*counted) for template in theirs]
+                return tuple(f"{rule.prefix}{one}{rest}" for one in theirs), rule.layout
+    return (name,), None
 
 
 def build_model(
@@ -71,36 +90,28 @@ def build_model(
         round differently, so what must be repeated to the last bit needs the copy. Without, they stay on the disk
         until they are used.
     """
-    _check_extent(config, tensors, where)
-    model = build_network(config, seed=None)
-    own = model.state_dict()
-    state = to_ours(tensors, rules, {name: tuple(tensor.shape) for name, tensor in own.items()}, where)
-    called = {rule.ours: rule.theirs for rule in rules}
-    counters = [called.get(name, (name,)) for name, tensor in own.items() if not tensor.is_floating_point()]
-    _check_numbers(tensors, {name for names in counters for name in names}, where)
-    if not copy:
-        for name, parameter in model.named_parameters():
-            parameter.data = state[name].float().contiguous()
-        state = {name: tensor for name, tensor in state.items() if name not in dict(model.named_parameters())}
-    model.load_state_dict(state, strict=copy)
-    return model.eval()
-
-
-def _check_extent(config: ModelConfig, tensors: Mapping[str, Tensor], where: object) -> None:
-    """Refuse a configuration of a far larger model than the tensors are of, before that model is built."""
     stored, described = sum(tensor.numel() for tensor in tensors.values()), count_parameters(config)
-    if config.layers > len(tensors) or described > 2 * stored:
+    if config.layers > len(tensors) or described > 2 * stored:  # before a far larger model is built
         raise UserError(
             f"{where}: its {len(tensors):,} tensors hold {stored:,} numbers, and the configuration is of a model of "
             f"{config.layers:,} layers with {described:,}; the file is not of this model: give the right one."
         )
+    model = build_network(config, seed=None)
+    own = model.state_dict()
+    mapped = _mapped(own, rules)
+    state = _import_state(tensors, mapped, own, where)
+    counters = {theirs for name, tensor in own.items() if not tensor.is_floating_point() for theirs in mapped[name][0]}
+    _check_numbers({name: tensor for name, tensor in tensors.items() if name not in counters}, where)
+    if not copy:
+        for name, parameter in model.named_parameters():
+            parameter.data = state.pop(name).float().contiguous()
+    model.load_state_dict(state, strict=copy)
+    return model.eval()
 
 
-def _check_numbers(tensors: Mapping[str, Tensor], counters: set[str], where: object) -> None:
-    """Refuse weights that are no finite floating-point numbers. counters: those that are whole numbers."""
+def _check_numbers(tensors: Mapping[str, Tensor], where: object) -> None:
+    """Refuse weights that are no finite floating-point numbers."""
     for name, tensor in tensors.items():
-        if name in counters:
-            continue
         if not tensor.is_floating_point():
             kind = str(tensor.dtype).removeprefix("torch.")
             raise UserError(
@@ -114,64 +125,46 @@ def _check_numbers(tensors: Mapping[str, Tensor], counters: set[str], where: obj
             )
 
 
-def to_ours(
-    tensors: Mapping[str, Tensor], rules: Sequence[Rule], expected: Mapping[str, Shape], where: object
+def _import_state(
+    tensors: Mapping[str, Tensor],
+    mapped: Mapping[str, tuple[tuple[str, ...], Layout | None]],
+    own: Mapping[str, Tensor],
+    where: object,
 ) -> dict[str, Tensor]:
-    """The tensors under our names; a `UserError` if one is missing, left over or of a wrong shape.
-
-    rules: for those that do not go by our own names. expected: our names and shapes.
-    """
-    if not rules and {name: tuple(tensor.shape) for name, tensor in tensors.items()} == expected:
-        return dict(tensors)
-    ruled = {rule.ours: rule for rule in rules}
-    rules = [ruled.get(name) or same(name, name) for name in expected]
-    known = {name for rule in rules for name in rule.theirs}
-    missing = sorted(known - set(tensors))
-    unexpected = sorted(set(tensors) - known)
+    """The tensors under our names; a `UserError` if one is missing, left over or of a wrong shape."""
+    expected: dict[str, tuple[int, ...]] = {}  # their names and shapes
+    for name, (theirs, layout) in mapped.items():
+        parts = (own[name],) if layout is None else layout.split(torch.empty(own[name].shape, device="meta"))
+        expected |= {other: tuple(part.shape) for other, part in zip(theirs, parts, strict=True)}
+    missing, unexpected = sorted(set(expected) - set(tensors)), sorted(set(tensors) - set(expected))
     misshapen = [
         f"{name} has shape {tuple(tensors[name].shape)}, and the model needs {shape}"
-        for rule in rules
-        for name, shape in zip(rule.theirs, rule.shapes(expected[rule.ours]), strict=True)
+        for name, shape in expected.items()
         if name in tensors and tuple(tensors[name].shape) != shape
     ]
-    if missing or unexpected or misshapen:
-        wrong = [f"{_some(missing)} {_be(missing)} missing"] if missing else []
-        if unexpected:
-            wrong.append(f"{_some(unexpected)} belong{'s' * (len(unexpected) == 1)} to no part of the model")
-        if misshapen:
-            wrong.append(_some(misshapen))
+    wrong = [f"{_some(missing)} {'is' if len(missing) == 1 else 'are'} missing"] if missing else []
+    wrong += [f"{_some(unexpected)} belong{'s' * (len(unexpected) == 1)} to no part of the model"] if unexpected else []
+    wrong += [_some(misshapen)] if misshapen else []
+    if wrong:
         raise UserError(f"{where}: {'; '.join(wrong)}; the file is not of this model: give the right one.")
-    parts = {rule.ours: [tensors[name] for name in rule.theirs] for rule in rules}
-    return {rule.ours: rule.join(parts[rule.ours]) if rule.join else parts[rule.ours][0] for rule in rules}
+    state = {}
+    for name, (theirs, layout) in mapped.items():
+        parts = [tensors[other] for other in theirs]
+        state[name] = parts[0] if layout is None else layout.join(parts)
+    return state
 
 
-def to_theirs(state: Mapping[str, Tensor], rules: Sequence[Rule]) -> dict[str, Tensor]:
-    """Our tensors under their names, each in memory of its own; rules for tensors that the model has not are idle."""
-    rules = [rule for rule in rules if rule.ours in state]
-    assert len(rules) == len(state), "a rule for each tensor"
+def export_state(state: Mapping[str, Tensor], rules: Sequence[Rule]) -> dict[str, Tensor]:
+    """Our tensors as another format has them; only those that change are copied."""
     found: dict[str, Tensor] = {}
-    for rule in rules:
-        ours = state[rule.ours].detach().cpu()
-        parts = (ours,) if rule.split is None else rule.split(ours)
-        found.update({name: part.clone().contiguous() for name, part in zip(rule.theirs, parts, strict=True)})
-    return found
-
-
-def relaid(state: Mapping[str, Tensor], rules: Sequence[Rule]) -> dict[str, Tensor]:
-    """Our tensors, those that a rule is for as it has them, the others as they are; none is copied that need not be."""
-    ruled = {rule.ours: rule for rule in rules}
-    found: dict[str, Tensor] = {}
-    for name, tensor in state.items():
-        rule = ruled.get(name) or same(name, name)
-        parts = (tensor,) if rule.split is None else rule.split(tensor)
-        found.update(zip(rule.theirs, (part.detach().cpu().contiguous() for part in parts), strict=True))
+    for name, (theirs, layout) in _mapped(state, rules).items():
+        tensor = state[name].detach().cpu()
+        parts = (tensor,) if layout is None else [part.clone() for part in layout.split(tensor)]
+        found.update(zip(theirs, (part.contiguous() for part in parts), strict=True))
     return found
 
 
 def _some(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:NAMED])
-    return shown if len(names) <= NAMED else f"{shown} and {len(names) - NAMED} more"
-
-
-def _be(names: Sequence[str]) -> str:
-    return "is" if len(names) == 1 else "are"
+    listed = ", ".join(names[:MAX_NAMED_TENSORS])
+    others = len(names) - MAX_NAMED_TENSORS
+    return listed if others <= 0 else f"{listed} and {others} more"

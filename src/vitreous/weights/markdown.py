@@ -10,13 +10,13 @@ _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 halves of characters, ends of lines."""
 _JOINERS = "\u200c\u200d"
 """They belong to Persian words and to emoji."""
-_LONGEST = 200
+_MAX_LENGTH = 200
 
 
-def visible(text: str, keep: str = "") -> str:
-    """The text with what cannot be seen written out, such as `\\n` or `\\u202e`; the characters in `keep` stay."""
+def visible(text: str, allowed: str = "") -> str:
+    """The text with what cannot be seen written out, such as `\\n` or `\\u202e`; the characters in `allowed` stay."""
     return "".join(
-        repr(letter)[1:-1] if unicodedata.category(letter) in _UNSEEN and letter not in keep + _JOINERS else letter
+        repr(letter)[1:-1] if unicodedata.category(letter) in _UNSEEN and letter not in allowed + _JOINERS else letter
         for letter in text
     )
 
@@ -27,8 +27,8 @@ def code(text: str) -> str:
     The fence is longer than any run of backticks in the text, and blanks keep it off the text's own.
     """
     shown = visible(text)
-    if len(shown) > _LONGEST:
-        shown = shown[: _LONGEST - 1] + "…"
+    if len(shown) > _MAX_LENGTH:
+        shown = shown[: _MAX_LENGTH - 1] + "…"
     longest = max((len(run) for run in re.findall("`+", shown)), default=0)
     fence = "`" * (longest + 1)
     blank = " " if longest or not shown or (shown[0] == shown[-1] == " ") else ""

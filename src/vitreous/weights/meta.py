@@ -1,7 +1,7 @@
 """The files that Meta's repositories publish: DeiT, DINO, DINOv2 and MAE.
 
 All of them follow timm's names, with small changes and with much beside the model: heads of self-supervision, decoders,
-the student of a teacher. What is not the model is left aside by name, and said.
+the student of a teacher. What is not the model is ignored by name, and a note says so.
 """
 
 from __future__ import annotations
@@ -9,25 +9,19 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from vitreous.weights.foreign import Foreign, Raw, imagenet_default
-from vitreous.weights.hybrid import has_backbone
-from vitreous.weights.mapping import same
-from vitreous.weights.timm import CORE, recognise
-from vitreous.weights.timm_layout import is_timm
+from vitreous.weights.checkpoint import ParsedCheckpoint, RawCheckpoint, imagenet_default
+from vitreous.weights.mapping import rename
+from vitreous.weights.timm import CORE, has_backbone, is_timm, recognise
 
 _BACKBONE = "backbone."
-_ENTRIES = ("model", "model_ema", "teacher", "student")
-"""Under which their files keep the model."""
-
-_ASIDE = {
+_ENTRIES = ("model", "model_ema", "teacher", "student")  # under which their files keep the model
+_IGNORED = {
     "the decoder": re.compile(r"decoder_"),
     "the self-supervised head": re.compile(r"(head|dino_head|ibot_head)\."),
     "the mask token": re.compile(r"mask_token$"),
 }
-
 # One of these is in a .safetensors file that is not just timm's.
 _MARKS = re.compile(r"backbone\.|decoder_|mask_token|register_tokens|\.w12\.|\.gamma_|blocks\.\d+\.\d")
-
 # Their names, and ours. DINOv2 trains with blocks in chunks, in which a block keeps its own number.
 _RENAMED = (
     (re.compile(r"^blocks\.\d+\.(\d+)\."), r"blocks.\1."),
@@ -38,58 +32,48 @@ _RENAMED = (
 )
 
 
-def read_meta(raw: Raw) -> Foreign | None:
+def read_meta(raw: RawCheckpoint) -> ParsedCheckpoint | None:
     """One of the four by its names, and by where in the file it is."""
-    if has_backbone(raw.shapes) or (raw.kind == "safetensors" and not _MARKS.search("\n".join(raw.tensors))):
+    if has_backbone(raw) or (raw.kind == "safetensors" and not _MARKS.search("\n".join(raw.tensors))):
         return None
     prefix = _BACKBONE if any(name.startswith(_BACKBONE) for name in raw.tensors) else ""
-    aside: dict[str, list[str]] = {}
+    ignored: dict[str, list[str]] = {}
     theirs: dict[str, str] = {}  # our name: their name
     for name in raw.tensors:
         bare = name.removeprefix(prefix)
         belongs = bare != name or not prefix
-        kind = next((kind for kind, pattern in _ASIDE.items() if pattern.match(bare)), None)
+        kind = next((kind for kind, pattern in _IGNORED.items() if pattern.match(bare)), None)
         if kind == "the self-supervised head" and belongs:
             kind = None  # in a file without a backbone's prefix, that is the classifier
         if kind is not None:
-            aside.setdefault(kind, []).append(name)
+            ignored.setdefault(kind, []).append(name)
             continue
-        for pattern, ours in _RENAMED:
-            bare = pattern.sub(ours, bare)
+        for pattern, own_name in _RENAMED:
+            bare = pattern.sub(own_name, bare)
         theirs[bare if belongs else name] = name
     if not set(CORE) <= set(theirs):
         return None
-    renamed = any(name != prefix + ours for ours, name in theirs.items())
-    if is_timm(raw.config) and not (prefix or aside or renamed):
+    renamed = any(old != prefix + name for name, old in theirs.items())
+    if is_timm(raw.config) and not (prefix or ignored or renamed):
         return None  # what config.json says comes before what names suggest
     flat_backbone = raw.kind == "torch" and "head.weight" not in theirs
-    if not (prefix or aside or renamed or flat_backbone or raw.entry in _ENTRIES):
+    if not (prefix or ignored or renamed or flat_backbone or raw.entry in _ENTRIES):
         return None
-
-    shapes = {ours: tuple(raw.tensors[name].shape) for ours, name in theirs.items()}
-    config, heads_assumed = recognise(shapes, raw.where, raw.size, heads=raw.heads)
-    family = _family(set(theirs), set(aside), raw, prefix)
+    config, heads_assumed = recognise(replace(raw, tensors={name: raw.tensors[old] for name, old in theirs.items()}))
+    family = _family(set(theirs), "the decoder" in ignored, raw, prefix)
     if family.startswith("DINO"):
         config = replace(config, position_resampling="bicubic" if config.registers else "bicubic-plain")
-    rules = [same(ours, name) for ours, name in theirs.items()]
-    return Foreign(
-        family,
-        config,
-        rules,
-        imagenet_default(config, family),
-        assumed=True,
-        aside=aside,
-        heads_assumed=heads_assumed,
-    )
+    rules = rename({name: old for name, old in theirs.items() if "*" not in name})
+    usual = imagenet_default(config, family)
+    return ParsedCheckpoint(family, config, rules, usual, ignored_keys=ignored, heads_assumed=heads_assumed)
 
 
-def _family(ours: set[str], aside: set[str], raw: Raw, prefix: str) -> str:
-    if "the decoder" in aside:
+def _family(names: set[str], decoder: bool, raw: RawCheckpoint, prefix: str) -> str:
+    if decoder or {"head.weight", "fc_norm.weight"} <= names:
         return "MAE"
-    if "head.weight" in ours:
-        if "fc_norm.weight" in ours:
-            return "MAE"
-        return "DeiT III" if "blocks.0.ls1.gamma" in ours else "DeiT"
-    if "blocks.0.ls1.gamma" in ours:
+    scaled = "blocks.0.ls1.gamma" in names
+    if "head.weight" in names:
+        return "DeiT III" if scaled else "DeiT"
+    if scaled:
         return "DINOv2"
     return "DINO" if prefix or raw.entry in (None, "teacher", "student") else "MAE"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from vitreous.config.data import Interpolation, Preprocess
 from vitreous.config.model import ModelConfig, ViTConfig
 from vitreous.errors import UserError
-from vitreous.weights.foreign import IMAGENET_MEAN, IMAGENET_STD, share
+from vitreous.weights.checkpoint import IMAGENET_MEAN, IMAGENET_STD, first_true
 
 # Their numbers are Pillow's.
 _RESAMPLE: dict[int, Interpolation] = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
@@ -15,51 +16,62 @@ _SHORT_SIDE = ("BitImageProcessor", "CLIPImageProcessor")
 """Those to which a plain number as size means the short side."""
 
 
-def from_processor(said: dict[str, Any], config: ModelConfig, where: str) -> Preprocess:
+def from_processor(processor: dict[str, Any], config: ModelConfig, where: str) -> Preprocess:
     """What theirs does to an image."""
-    size, crop = said.get("size") or {}, said.get("crop_size")
-    kind = str(said.get("image_processor_type", said.get("feature_extractor_type", ""))).removesuffix("Fast")
+    size, crop = processor.get("size") or {}, processor.get("crop_size")
+    kind = str(processor.get("image_processor_type", processor.get("feature_extractor_type", ""))).removesuffix("Fast")
     if isinstance(size, int):
         size = {"shortest_edge": size} if kind in _SHORT_SIDE else {"height": size, "width": size}
-    if said.get("do_center_crop") and crop is not None:
+    if processor.get("do_center_crop") and crop is not None:
         seen = (crop, crop) if isinstance(crop, int) else (crop["height"], crop["width"])
     elif "height" in size:
         seen = (size["height"], size["width"])
     else:
         seen = (size.get("shortest_edge", config.image_size[0]),) * 2
     resized = (size["height"], size["width"]) if "height" in size else (size.get("shortest_edge", seen[0]),) * 2
-    factor = said.get("rescale_factor", 1 / 255)
-    resample = said.get("resample", 2 if kind.startswith("ViT") else 3)
-    kept = share(seen, resized)
-    normalised = said.get("do_normalize", True)
+    factor = processor.get("rescale_factor", 1 / 255)
+    resample = processor.get("resample", 2 if kind.startswith("ViT") else 3)
+    fraction = _crop_of(seen, resized)
+    normalised = processor.get("do_normalize", True)
     odd = {
-        f"size {size} with crop {crop}": kept is None,
+        f"size {size} with crop {crop}": fraction is None,
         "its own rule for small sizes": kind == "ConvNextImageProcessor",
-        f"crop_pct {said.get('crop_pct')}": said.get("crop_pct") is not None,
+        f"crop_pct {processor.get('crop_pct')}": processor.get("crop_pct") is not None,
         f"rescale_factor {factor}": abs(factor * 255 - 1) > 1e-6,
-        "do_rescale false": said.get("do_rescale") is False,
-        "rescale_offset": bool(said.get("rescale_offset")),
-        "do_resize false": said.get("do_resize") is False,
+        "do_rescale false": processor.get("do_rescale") is False,
+        "rescale_offset": bool(processor.get("rescale_offset")),
+        "do_resize false": processor.get("do_resize") is False,
         f"resample {resample}": resample not in _RESAMPLE,
-        "do_normalize without image_mean and image_std": normalised and not {"image_mean", "image_std"} <= set(said),
+        "do_normalize without image_mean and image_std": normalised
+        and not {"image_mean", "image_std"} <= set(processor),
     }
-    if reason := next((name for name, holds in odd.items() if holds), None):
-        raise UserError(f"{where}: preprocessor_config.json beside it asks for what cannot be done here ({reason})")
-    assert kept is not None
+    if unknown := first_true(odd):
+        raise UserError(f"{where}: preprocessor_config.json beside it asks for what cannot be done here ({unknown})")
+    assert fraction is not None
     mean, std = (0.0,) * config.channels, (1.0,) * config.channels
     if normalised:
-        mean, std = (_channels(said[name], config.channels) for name in ("image_mean", "image_std"))
-    if kind == "EfficientNetImageProcessor" and said.get("include_top", True):  # it divides twice
+        mean, std = (_channels(processor[name], config.channels) for name in ("image_mean", "image_std"))
+    if kind == "EfficientNetImageProcessor" and processor.get("include_top", True):  # it divides twice
         std = tuple(value * value for value in std)
     uneven = any((whole - part) % 2 for whole, part in zip(resized, seen, strict=True))
     return Preprocess(
         size=seen,
         mean=mean,
         std=std,
-        crop=kept,
+        crop=fraction,
         interpolation=_RESAMPLE[resample],
         resize=("stretch-floor" if uneven else "stretch") if "height" in size else "cover-floor",
     )
+
+
+def _crop_of(seen: tuple[int, int], resized: tuple[int, int]) -> float | None:
+    """The crop that makes `resized` of `seen` again, which is rounded down on either side; None if there is none."""
+    pairs = list(zip(seen, resized, strict=True))
+    crop = min(size / side for size, side in pairs)
+    for tried in (crop, math.nextafter(crop, 0)):
+        if tried <= 1 and all(math.floor(size / tried) == side for size, side in pairs):
+            return tried
+    return None
 
 
 def to_processor(preprocess: Preprocess, where: str) -> dict[str, Any]:
@@ -77,7 +89,7 @@ def to_processor(preprocess: Preprocess, where: str) -> dict[str, Any]:
         )
     else:
         kind, size, cropped = "BitImageProcessor", {"shortest_edge": rows}, True
-    said: dict[str, Any] = {
+    processor: dict[str, Any] = {
         "image_processor_type": kind,
         "do_resize": True,
         "size": size,
@@ -89,10 +101,10 @@ def to_processor(preprocess: Preprocess, where: str) -> dict[str, Any]:
         "image_std": list(preprocess.std),
     }
     if cropped:
-        said |= {"do_center_crop": True, "crop_size": {"height": height, "width": width}}
+        processor |= {"do_center_crop": True, "crop_size": {"height": height, "width": width}}
     if preprocess.channels == 3:
-        said["do_convert_rgb"] = True
-    return said
+        processor["do_convert_rgb"] = True
+    return processor
 
 
 def default_processor(kind: str, config: ViTConfig) -> dict[str, Any]:
@@ -109,14 +121,8 @@ def default_processor(kind: str, config: ViTConfig) -> dict[str, Any]:
     resized = {"height": round(seen["height"] / 0.875), "width": round(seen["width"] / 0.875)}
     if kind.startswith("dinov2") and seen["height"] == seen["width"]:
         resized = {"shortest_edge": resized["height"]}
-    return {
-        "size": resized,
-        "do_center_crop": True,
-        "crop_size": seen,
-        "resample": 3,
-        "image_mean": mean,
-        "image_std": std,
-    }
+    cropped = {"size": resized, "do_center_crop": True, "crop_size": seen, "resample": 3}
+    return {**cropped, "image_mean": mean, "image_std": std}
 
 
 def _channels(value: Any, channels: int) -> tuple[float, ...]:

@@ -31,12 +31,11 @@ from torch import Tensor
 from vitreous import inputs
 from vitreous.errors import UserError
 from vitreous.inputs import open_input, size_text
-from vitreous.weights.foreign import Raw
+from vitreous.weights.checkpoint import RawCheckpoint
 from vitreous.wording import shown
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".ckpt", ".npz")
-USUAL = ("model.safetensors", "pytorch_model.bin")
-"""What a folder's weights are called, the first that is there; others beside them are a training's."""
+USUAL = ("model.safetensors", "pytorch_model.bin")  # a folder's weights; others beside them are a training's
 INDEX = "model.safetensors.index.json"
 _ENTRIES = ("teacher", "model_ema", "state_dict_ema", "model", "state_dict", "student")
 """Under which a training file may keep a model, the best first: averaged weights before raw ones."""
@@ -49,20 +48,19 @@ _PROJECTIONS = (
 """How the name ends of the tensor that looks at the pixels: every model has one."""
 _WRAPPERS = ("module.", "_orig_mod.")
 """What `DistributedDataParallel` and `torch.compile` put before every name."""
-SMALL, NPZ_RATIO = 2**24, 20
-"""An archive may claim this many bytes, and so many times its own: trained weights hardly shrink when compressed."""
-LONGEST_NAME = 500
-"""Characters of a tensor's name."""
+# An archive may claim this many bytes, and so many times its own: trained weights hardly shrink when compressed.
+MAX_NPZ_BYTES, NPZ_RATIO = 2**24, 20
+MAX_NAME_LENGTH = 500  # of a tensor
+# What reading a damaged archive raises.
 _DAMAGED = (OSError, EOFError, ValueError, KeyError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error)
-"""What reading a damaged archive raises."""
 
 
 def read_raw(
     path: Path, size: tuple[int, int] | None = None, heads: int | None = None, entry: str | None = None
-) -> Raw:
+) -> RawCheckpoint:
     """What a file or a folder holds: tensors, and the descriptions beside them.
 
-    size, heads: what the person said of the model. entry: which of a training file's models; None for the best.
+    size, heads: of the model, where the person gave them. entry: which of a training file's models; None for the best.
     """
     if not path.exists():
         raise UserError(f"{path}: there is no such file; check the path.")
@@ -81,7 +79,7 @@ def no_entry(where: object, entry: str, has: Sequence[str] = ()) -> UserError:
     return UserError(f"{where}: has no entry {entry!r} that holds a model; choose one of {', '.join(has)}.")
 
 
-def _read_folder(folder: Path, entry: str | None) -> Raw:
+def _read_folder(folder: Path, entry: str | None) -> RawCheckpoint:
     """The one file with weights in a folder."""
     names = sorted(file.name for file in folder.iterdir() if file.suffix in SUFFIXES and file.is_file())
     usual = [name for name in USUAL if name in names]
@@ -95,7 +93,7 @@ def _read_folder(folder: Path, entry: str | None) -> Raw:
     raise UserError(f"{folder}: no weights in it (it holds {has}); give a bundle, a run or a checkpoint.")
 
 
-def _read_shards(folder: Path) -> Raw:
+def _read_shards(folder: Path) -> RawCheckpoint:
     """Weights in several files, which an index lists."""
     listed = (read_json(folder / INDEX) or {}).get("weight_map")
     if not isinstance(listed, dict):
@@ -103,7 +101,7 @@ def _read_shards(folder: Path) -> Raw:
     tensors: dict[str, Tensor] = {}
     for name in sorted({Path(str(file)).name for file in listed.values()}):
         tensors |= read_safetensors(folder / name)
-    return Raw(str(folder / INDEX), "safetensors", tensors)
+    return RawCheckpoint(str(folder / INDEX), "safetensors", tensors)
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
@@ -116,7 +114,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
     return found
 
 
-def _read_file(path: Path, entry: str | None) -> Raw:
+def _read_file(path: Path, entry: str | None) -> RawCheckpoint:
     with open_input(path) as file:
         start = file.read(64)
     if not start:
@@ -128,7 +126,7 @@ def _read_file(path: Path, entry: str | None) -> Raw:
     if start[:1] == b"\x80":  # an older torch file is a pickle
         return _unwrap(path, _load(path, mapped=False), entry)
     if path.suffix == ".safetensors" or start[8:9] == b"{":
-        return Raw(str(path), "safetensors", read_safetensors(path))
+        return RawCheckpoint(str(path), "safetensors", read_safetensors(path))
     raise UserError(
         f"{path}: not a checkpoint (neither .safetensors, nor PyTorch's .pth, nor .npz); give one, or a bundle."
     )
@@ -147,7 +145,7 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
         raise UserError(f"{path}: cannot be read ({_reason(error)}); get it again.") from None
 
 
-def _read_zip(path: Path, entry: str | None) -> Raw:
+def _read_zip(path: Path, entry: str | None) -> RawCheckpoint:
     """An .npz or a file of torch: both are zip archives. Neither may hold much more than the file has."""
     try:
         with zipfile.ZipFile(path) as archive:
@@ -155,16 +153,16 @@ def _read_zip(path: Path, entry: str | None) -> Raw:
     except _DAMAGED as error:
         raise UserError(f"{path}: damaged or cut short ({_reason(error)}); get it again.") from None
     names, claimed = [member.filename for member in members], sum(member.file_size for member in members)
-    ours = any(name.endswith("/data.pkl") or name == "data.pkl" for name in names)
+    of_torch = any(name.endswith("/data.pkl") or name == "data.pkl" for name in names)
     size = path.stat().st_size
-    if claimed > (size if ours else SMALL + NPZ_RATIO * size):
+    if claimed > (size if of_torch else MAX_NPZ_BYTES + NPZ_RATIO * size):
         raise UserError(
             f"{path}: {size_text(size)} that claim to hold {size_text(claimed)}, as no weights do; get it again."
         )
-    if ours:
+    if of_torch:
         return _unwrap(path, _load(path, mapped=True), entry)
     if names and all(name.endswith(".npy") for name in names):
-        return Raw(str(path), "npz", _checked(path, _read_npz(path)))
+        return RawCheckpoint(str(path), "npz", _checked(path, _read_npz(path)))
     raise UserError(
         f"{path}: a zip archive that is no checkpoint (it holds {_plain(', '.join(names[:3]))}); give another file."
     )
@@ -189,19 +187,18 @@ def _checked(path: Path, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
     What torch's files describe may be sparse, or repeat a few stored numbers over any shape.
     """
-    if odd := [name for name in tensors if len(name) > LONGEST_NAME or not name.isprintable()]:
+    if odd := [name for name in tensors if len(name) > MAX_NAME_LENGTH or not name.isprintable()]:
         raise UserError(f"{path}: {shown(odd[0])} is no name of a tensor; get the file again.")
-    plain = (torch.strided, torch.device("cpu"))
-    if strange := [n for n, tensor in tensors.items() if (tensor.layout, tensor.device) != plain or tensor.is_nested]:
+    dense = (torch.strided, torch.device("cpu"))
+    if strange := [n for n, tensor in tensors.items() if (tensor.layout, tensor.device) != dense or tensor.is_nested]:
         raise UserError(f"{path}: {strange[0]} is no plain tensor; have whoever made it save dense tensors.")
     claimed, size = sum(tensor.nbytes for tensor in tensors.values()), path.stat().st_size
-    if claimed > SMALL + NPZ_RATIO * size or (path.suffix != ".npz" and claimed > size):
+    if claimed > MAX_NPZ_BYTES + NPZ_RATIO * size or (path.suffix != ".npz" and claimed > size):
         raise UserError(f"{path}: {size_text(size)} that claim to hold {size_text(claimed)} of tensors; get it again.")
     return tensors
 
 
 def _reason(error: Exception) -> str:
-    """Why a library refused."""
     return _plain(str(error)).rstrip(".") or type(error).__name__
 
 
@@ -226,13 +223,13 @@ def _load(path: Path, *, mapped: bool) -> Any:
         raise UserError(f"{path}: damaged, or no checkpoint of PyTorch ({_reason(error)}); get it again.") from None
 
 
-def _unwrap(path: Path, found: Any, wanted: str | None) -> Raw:
+def _unwrap(path: Path, found: Any, entry: str | None) -> RawCheckpoint:
     """The tensors of one model in what was loaded; everything else is counted."""
     if not isinstance(found, dict):
         raise UserError(f"{path}: holds {type(found).__name__}, not tensors by name; give a state_dict.")
     models = [name for name, value in found.items() if isinstance(name, str) and _holds_model(value)]
     known = (name for name in _ENTRIES if _holds_tensors(found.get(name)))
-    entry = wanted if wanted in models else next(known, None)
+    entry = entry if entry in models else next(known, None)
     if entry is None and not _holds_tensors(found) and models:
         if len(models) > 1:
             raise UserError(
@@ -247,9 +244,9 @@ def _unwrap(path: Path, found: Any, wanted: str | None) -> Raw:
         raise UserError(f"{path}: holds no tensors by name (it has {names}); give a state_dict.")
     others = {name: value for name, value in found.items() if name != entry} if entry else {}
     others |= {name: value for name, value in state.items() if name not in tensors}
-    aside = {name if isinstance(name, str) else shown(name): _count(value) for name, value in others.items()}
+    ignored = {name if isinstance(name, str) else shown(name): _count(value) for name, value in others.items()}
     rivals = tuple(name for name in models if name != entry)
-    return Raw(str(path), "torch", _unwrapped(_checked(path, tensors)), entry, aside, rivals)
+    return RawCheckpoint(str(path), "torch", _unwrapped(_checked(path, tensors)), entry, ignored, rivals)
 
 
 def _unwrapped(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -259,7 +256,7 @@ def _unwrapped(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return tensors
 
 
-def _one_of_a_pair(raw: Raw, entry: str | None) -> Raw:
+def _one_of_a_pair(raw: RawCheckpoint, entry: str | None) -> RawCheckpoint:
     """Of a teacher and a student whose tensors lie side by side, the one that is meant; the rest is counted."""
     words = Counter(name.partition(".")[0] for name in raw.tensors)
     pair = [word for word in _PAIR if word in words]
@@ -268,9 +265,9 @@ def _one_of_a_pair(raw: Raw, entry: str | None) -> Raw:
     taken = entry if entry in pair else pair[0]
     start = f"{taken}."
     own = {name.removeprefix(start): tensor for name, tensor in raw.tensors.items() if name.startswith(start)}
-    aside = {word: count for word, count in words.items() if word != taken} | raw.aside
+    ignored = {word: count for word, count in words.items() if word != taken} | raw.ignored
     rivals = tuple(word for word in pair if word != taken) + raw.models
-    return replace(raw, tensors=_unwrapped(own), entry=taken, aside=aside, models=rivals)
+    return replace(raw, tensors=_unwrapped(own), entry=taken, ignored=ignored, models=rivals)
 
 
 def _holds_tensors(value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""timm's way of saying what a model is, both ways: a hub `config.json`, and tensors whose names and shapes tell.
+"""timm's models, both ways: a hub `config.json`, and tensors whose names and shapes tell.
 
 The names of the tensors are ours too, so only the description has to be translated.
 """
@@ -6,64 +6,41 @@ The names of the tensors are ours too, so only the description has to be transla
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
-from vitreous.config.data import Preprocess
+from vitreous.arguments import Count, check_value
+from vitreous.config.data import Interpolation, Preprocess
+from vitreous.config.efficientnet import EfficientNetConfig
 from vitreous.config.model import ModelConfig, Pool, PositionScope, ViTConfig
+from vitreous.config.stem import ConvStem, ResNetStem, Stem
 from vitreous.errors import UserError
+from vitreous.model.efficientnet_family import SIZES
 from vitreous.model.network import Network
-from vitreous.model.presets import SIZES
 from vitreous.storage.files import new_folder, write_tensors
-from vitreous.weights.bit import bit_in_timm
-from vitreous.weights.efficientnet import efficientnet_in_timm
-from vitreous.weights.foreign import (
-    Foreign,
-    Raw,
-    Shapes,
+from vitreous.weights.checkpoint import (
+    BACKBONE,
+    ParsedCheckpoint,
+    RawCheckpoint,
+    as_sides,
     augreg_default,
-    blocks_of,
+    bit_config,
+    bit_default,
+    check_agreement,
     grid_for_count,
     heads_for,
     imagenet_default,
-    no_grid,
-    other_epsilon,
-    shape_of,
-    sides,
 )
-from vitreous.weights.hybrid import first_convolution_name, has_backbone, read_stem, timm_architecture
-from vitreous.weights.mapping import relaid
+from vitreous.weights.mapping import export_state
 from vitreous.weights.timm_architectures import heads_of
-from vitreous.weights.timm_layout import (
-    UNKNOWN_TO_TIMM,
-    TimmModel,
-    architecture_of,
-    arguments_of,
-    check_stated,
-    pretrained_of,
-    stated_by_timm,
-)
+from vitreous.weights.timm_config import BIT_RULES, EFFICIENTNET_PADDINGS, in_timm, timm_config
 from vitreous.wording import shown
 
-_WORDS = {"Ti": "tiny", "S": "small", "B": "base", "L": "large", "H": "huge", "g": "giant"}
-# The plain models that timm has.
-_ENTRIES = {
-    "Ti": ("16_224", "16_384"),
-    "S": ("32_224", "32_384", "16_224", "16_384", "8_224"),
-    "B": ("32_224", "32_384", "16_224", "16_384", "8_224"),
-    "L": ("32_224", "32_384", "16_224", "16_384", "14_224"),
-    "H": ("14_224",),
-    "g": ("14_224",),
-}
-# DeiT's with the distillation token.
-_DISTILLED = {"Ti": ("16_224",), "S": ("16_224",), "B": ("16_224", "16_384")}
-_POOLS: dict[Pool, str] = {"class": "token", "mean": "avg", "class+mean": "", "attention": "map"}
-_CROPS = {"cover": "center", "cover-floor": "center", "stretch": "squash", "stretch-floor": "squash"}
 # Arguments of timm's that the tensors tell too, that are read here, or that matter in training alone; and their types.
-_UNDERSTOOD: dict[str, Any] = {
+_VIT_ARGUMENTS: dict[str, Any] = {
     **dict.fromkeys(("patch_size", "embed_dim", "depth", "num_heads", "in_chans", "num_classes", "reg_tokens"), int),
     **dict.fromkeys(("drop_rate", "pos_drop_rate", "patch_drop_rate", "proj_drop_rate", "attn_drop_rate"), float),
     **dict.fromkeys(("class_token", "no_embed_class", "qk_norm", "qkv_bias", "dynamic_img_size", "fix_init"), bool),
@@ -72,279 +49,275 @@ _UNDERSTOOD: dict[str, Any] = {
     "img_size": int | tuple[int, int],
     "fc_norm": bool,
 }
-CORE = ("patch_embed.proj.weight", "blocks.0.attn.qkv.weight", "blocks.0.mlp.fc1.weight", "blocks.0.mlp.fc2.weight")
-"""What every such model has."""
-
-
-def timm_config(config: ModelConfig, preprocess: Preprocess, labels: Sequence[str]) -> dict[str, Any]:
-    """What timm's hub keeps in config.json, so that `timm.create_model("local-dir:FOLDER", pretrained=True)` opens it.
-
-    For a model that timm has no word for, `architecture` is one that it does not know, and `timm` says why.
-    """
-    model = in_timm(config)
-    described: dict[str, Any] = {"architecture": model.architecture}
-    arguments = dict(model.arguments)
-    fixed = isinstance(config, ViTConfig) and preprocess.size == config.image_size
-    if model.missing:
-        described["timm"] = f"timm has no word for {model.missing}; open this model with vitreous."
-    elif isinstance(config, ViTConfig) and not fixed:  # else timm would build it for 224, and resample twice
-        arguments |= {"img_size": list(config.image_size), "dynamic_img_size": True}
-    if arguments:
-        described["model_args"] = arguments
-    described |= {"num_classes": config.classes, "num_features": model.features}
-    if model.global_pool is not None:
-        described["global_pool"] = model.global_pool
-    described["label_names"] = list(labels)
-    described["pretrained_cfg"] = {
-        "input_size": [config.channels, *preprocess.size],
-        "fixed_input_size": fixed,
-        "interpolation": preprocess.interpolation,
-        "crop_pct": preprocess.crop,
-        "crop_mode": _CROPS[preprocess.resize],
-        "mean": list(preprocess.mean),
-        "std": list(preprocess.std),
-        "num_classes": config.classes,
-        "label_names": list(labels),
-        "pool_size": None,
-    }
-    # timm takes the first layer of every file for one of three channels, and would convert it once more
-    named = {"first_conv": model.first_conv if config.channels == 3 else None, "classifier": model.classifier}
-    described["pretrained_cfg"] |= {name: value for name, value in named.items() if value is not None}
-    return described
-
-
-def in_timm(config: ModelConfig) -> TimmModel:
-    """A model in timm's words."""
-    if config.family not in IN_TIMM:
-        return TimmModel(config.features, missing=f"the family {config.family!r}")
-    return IN_TIMM[config.family](config)
-
-
-def _vit_in_timm(c: ViTConfig) -> TimmModel:
-    missing = _why_not(c)
-    architecture, arguments = (UNKNOWN_TO_TIMM, {}) if missing else _architecture(c)
-    return TimmModel(
-        features=c.width,
-        architecture=architecture,
-        arguments=arguments,
-        missing=missing,
-        global_pool=_POOLS[c.pool],
-        first_conv=first_convolution_name(c),
-        classifier=["head", "head_dist"] if c.distilled else "head",
-    )
-
-
-IN_TIMM: dict[str, Callable[[Any], TimmModel]] = {
-    "vit": _vit_in_timm,
-    "bit": bit_in_timm,
-    "efficientnet": efficientnet_in_timm,
+_BIT_ARGUMENTS: dict[str, Any] = {
+    **dict.fromkeys(("in_chans", "num_classes"), int),
+    **dict.fromkeys(("drop_rate", "drop_path_rate"), float),
+    "global_pool": Literal["avg"],
 }
-"""What each family is called there, by the name of the family."""
-
-
-def why_not_timm(c: ModelConfig) -> str | None:
-    """What timm cannot be told by a config.json, or None if it can be told all."""
-    return in_timm(c).missing
-
-
-def _why_not(c: ViTConfig) -> str | None:
-    odd = {
-        "LayerNorm after the branches": c.norm == "after",
-        f"{c.attention} attention": c.attention != "full",
-        "this convolutional stem": c.stem is not None and timm_architecture(c) is None,
-        "a hybrid with a distillation token": c.stem is not None and c.distilled,
-        f"{c.position} positions": c.position not in ("learned-1d", "none"),
-        "positions for the class token but not for registers": c.registers > 0
-        and c.prefix_positions not in (0, c.prefix),
-        "a tanh layer before the classifier": c.classifier == "mlp",
-        "the class token beside the mean": c.pool == "class+mean",
-        "registers after a distillation token": c.distilled and (c.registers > 0 or c.prefix_positions != c.prefix),
-        "SwiGLU as a plain argument": c.mlp == "swiglu",
-        other_epsilon(c): c.norm_eps != 1e-6,
-        "a table of positions for padded images": any(side % c.patch for side in c.image_size),
-    }
-    return next((name for name, holds in odd.items() if holds), None)
-
-
-def _architecture(c: ViTConfig) -> tuple[str, dict[str, Any]]:
-    """timm's name of the nearest model it has, and the arguments in which this one differs."""
-    shape = (c.width, c.depth, c.heads, c.mlp_width)
-    known = _DISTILLED if c.distilled else _ENTRIES
-    hybrid = timm_architecture(c)
-    size = next((name for name in known if SIZES[name] == shape), None)
-    size = size or next((name for name in known if SIZES[name][0] == c.width), "B")
-    entries = known[size]
-    wanted = f"{c.patch}_{c.image_size[0]}"
-    entry = wanted if wanted in entries else "16_224" if "16_224" in entries else "14_224"
-    patch, side = (int(part) for part in entry.split("_"))
-    if hybrid is not None:
-        patch, side = (1 if c.stem is not None and c.stem.stride > 4 else 8), hybrid[1]
-    width, depth, heads, mlp_width = SIZES[size]
-    said: dict[str, tuple[Any, Any]] = {  # timm's argument: (what the name says, what is)
-        "img_size": ((side, side), c.image_size),
-        "patch_size": (patch, c.kernel[1]),
-        "embed_dim": (width, c.width),
-        "depth": (depth, c.depth),
-        "num_heads": (heads, c.heads),
-        "mlp_ratio": (mlp_width / width, _mlp_ratio(c)),
-        "in_chans": (3, c.channels),
-        "act_layer": ("gelu", c.mlp),
-        "global_pool": ("token", _POOLS[c.pool]),
-        "fc_norm": (c.pool == "mean", c.norm_after_pool),
-        "class_token": (True, c.class_token),
-        "reg_tokens": (0, c.registers),
-        "pos_embed": ("learn", "none" if c.position == "none" else "learn"),
-        "no_embed_class": (False, c.position == "learned-1d" and c.prefix > 0 and c.prefix_positions == 0),
-        "init_values": (None, c.layer_scale),
-        "qk_norm": (False, c.qk_norm),
-    }
-    arguments = {name: value for name, (usual, value) in said.items() if value != usual}
-    if "img_size" in arguments:
-        arguments["img_size"] = list(c.image_size)
-    if hybrid is not None:
-        return hybrid[0], arguments
-    kind = f"deit_{_WORDS[size]}_distilled" if c.distilled else f"vit_{_WORDS[size]}"
-    return f"{kind}_patch{entry}", arguments
-
-
-def _mlp_ratio(c: ViTConfig) -> float:
-    """A ratio of which timm, which cuts off fractions, makes the MLP's width again."""
-    ratio = c.mlp_width / c.width
-    return ratio if int(c.width * ratio) == c.mlp_width else math.nextafter(ratio, math.inf)
+_EFFICIENTNET_ARGUMENTS = _BIT_ARGUMENTS | {"bn_eps": float, "bn_momentum": float, "pad_type": Literal["same", ""]}
+_BIT_BLOCK = ("norm1", "norm2", "norm3", "conv1", "conv2", "conv3")
+"""What a block has, which tells BiT from timm's other ResNets: those with two convolutions have no third norm."""
+CORE = ("patch_embed.proj.weight", "blocks.0.attn.qkv.weight", "blocks.0.mlp.fc1.weight", "blocks.0.mlp.fc2.weight")
+"""What every ViT has."""
 
 
 def write_timm(
     out: str | Path, model: Network, preprocess: Preprocess, labels: Sequence[str], info: dict[str, Any]
 ) -> Path:
     """A folder that `timm.create_model("local-dir:OUT", pretrained=True)` opens."""
-    out = Path(out)
-    if reason := why_not_timm(model.config):
-        raise UserError(f"{out}: timm has no word for {reason}; export to another format, or use the bundle as it is.")
-    state = relaid(model.state_dict(), in_timm(model.config).rules)
+    out, theirs = Path(out), in_timm(model.config)
+    if theirs.missing:
+        raise UserError(
+            f"{out}: timm has no word for {theirs.missing}; export to another format, or use the bundle as it is."
+        )
     with new_folder(out) as folder:
-        described = timm_config(model.config, preprocess, labels)
-        (folder / "config.json").write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
-        write_tensors(folder / "model.safetensors", state)
+        config = timm_config(model.config, preprocess, labels)
+        (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        write_tensors(folder / "model.safetensors", export_state(model.state_dict(), theirs.rules))
     return out
 
 
-def read_timm(raw: Raw) -> Foreign | None:
-    """timm's models by the tensors that they have, and what a hub config.json says beside."""
-    if not raw.tensors.keys() >= set(CORE):
+def is_timm(config: dict[str, Any] | None) -> bool:
+    """Whether a config.json is of timm's hub."""
+    return config is not None and ("architecture" in config or "pretrained_cfg" in config)
+
+
+def architecture_of(config: dict[str, Any] | None) -> str:
+    """The architecture that a config.json of timm's names; else ""."""
+    config = config or {}
+    pretrained = config.get("pretrained_cfg")
+    inside = pretrained.get("architecture") if isinstance(pretrained, dict) else None
+    return str(config.get("architecture") or inside or "")
+
+
+def _pretrained(raw: RawCheckpoint) -> dict[str, Any]:
+    """What config.json says of the weights; older folders have its fields one level up."""
+    config = raw.config or {}
+    pretrained: dict[str, Any] = config.get("pretrained_cfg") or config
+    return pretrained
+
+
+def _input_size(raw: RawCheckpoint) -> tuple[int, int] | None:
+    """Height and width of the images in config.json, for a network whose tensors do not tell."""
+    pretrained = _pretrained(raw)
+    if pretrained.get("input_size") is None:
         return None
-    if has_backbone(raw.shapes) and read_stem(raw.shapes, raw.where) is None:
-        return None
-    said, pretrained = raw.config or {}, pretrained_of(raw)
-    arguments = _arguments(raw)
-    defined = heads_of(architecture_of(raw.config))
-    arguments = ({} if defined is None else {"num_heads": defined}) | arguments
-    config, heads_assumed = recognise(raw.shapes, raw.where, raw.size, arguments, heads=raw.heads)
-    if (arguments.get("global_pool") or said.get("global_pool") or pretrained.get("global_pool")) == "avg":
-        config = replace(config, pool="mean")
-    _check_stated(raw, arguments, config)
-    usual = augreg_default if config.classes else imagenet_default
-    found = Foreign("timm", config, (), usual(config), assumed=True, heads_assumed=heads_assumed)
-    return stated_by_timm(raw, found)
+    _, height, width = check_value(pretrained["input_size"], tuple[Count, Count, Count], "input_size")
+    return height, width
 
 
-def _check_stated(raw: Raw, arguments: dict[str, Any], c: ViTConfig) -> None:
-    facts: dict[str, Any] = {
-        "embed_dim": c.width,
-        "depth": c.depth,
-        "patch_size": c.kernel[1],
-        "class_token": c.class_token,
-        "reg_tokens": c.registers,
-        "qk_norm": c.qk_norm,
-    }
-    if raw.size is None and (stated_size := sides(arguments.get("img_size"))):
-        arguments = {**arguments, "img_size": stated_size}
-        facts["img_size"] = c.image_size
-    check_stated(raw, arguments, c, c.width, facts)
-
-
-def _arguments(raw: Raw) -> dict[str, Any]:
-    arguments = arguments_of(raw, _UNDERSTOOD)
-    if (act := arguments.get("act_layer", "gelu")) not in ("gelu", "relu"):
-        asked = f"asks for act_layer {shown(act)}, which is not known here"
-        raise UserError(f"{raw.where}: config.json beside it {asked}; give another model.")
+def _arguments(raw: RawCheckpoint, known: Mapping[str, Any]) -> dict[str, Any]:
+    """timm's arguments of a model, those that are None left out; an argument that is not known here is refused."""
+    arguments = {}
+    for name, value in ((raw.config or {}).get("model_args") or {}).items():
+        if name not in known:
+            asked = f"asks for {shown(name)[1:-1]}, which is not known here"
+            raise UserError(f"{raw.where}: config.json beside it {asked}; give another model.")
+        if value is not None:
+            arguments[name] = check_value(value, known[name], name)
     return arguments
 
 
-def recognise(
-    shapes: Shapes,
-    where: str,
-    size: tuple[int, int] | None = None,
-    said: dict[str, Any] | None = None,
-    heads: int | None = None,
-) -> tuple[ViTConfig, bool]:
-    """The configuration of the model whose tensors have these names and shapes, and whether its heads are a guess.
+def _check_description(
+    raw: RawCheckpoint, arguments: dict[str, Any], c: ModelConfig, sizes: Mapping[str, Any] | None = None
+) -> None:
+    """Refuse a config.json that contradicts the tensors. sizes: what they show, by the names of arguments."""
+    sizes = {"in_chans": c.channels, "num_classes": c.classes, **(sizes or {})}
+    pairs = {name: (arguments[name], size) for name, size in sizes.items() if name in arguments}
+    features = c.width if isinstance(c, ViTConfig) else c.features
+    for name, size in (("num_classes", c.classes), ("num_features", features)):
+        if (described := (raw.config or {}).get(name)) is not None:
+            pairs[name] = (described, size)
+    check_agreement(raw.where, pairs)
+
+
+def _with_description(raw: RawCheckpoint, found: ParsedCheckpoint) -> ParsedCheckpoint:
+    """What was made of timm's tensors, with the preprocessing and labels of config.json beside them."""
+    pretrained = _pretrained(raw)
+    read = partial(_preprocess, pretrained, found.config.image_size, raw.where) if "mean" in pretrained else None
+    names = (raw.config or {}).get("label_names") or pretrained.get("label_names") or ()
+    labels: tuple[str, ...] = check_value(names, tuple[str, ...], "label_names")
+    return found.described_by(raw, "config.json", read, labels, "label_names")
+
+
+def _preprocess(pretrained: dict[str, Any], size: tuple[int, int], where: str) -> Preprocess:
+    """What timm calls the data config. size: of the model, if it says none."""
+    how, mode = pretrained.get("interpolation", "bicubic"), pretrained.get("crop_mode", "center")
+    modes: dict[str, Literal["cover", "stretch"]] = {"center": "cover", "squash": "stretch"}
+    if how not in get_args(Interpolation) or mode not in modes:
+        raise UserError(
+            f"{where}: config.json asks for interpolation {how!r} and crop mode {mode!r}, which are not known"
+        )
+    return Preprocess(
+        size=tuple(pretrained["input_size"][1:]) if "input_size" in pretrained else size,
+        mean=tuple(pretrained["mean"]),
+        std=tuple(pretrained["std"]),
+        crop=1.0 if pretrained.get("crop_pct") is None else pretrained["crop_pct"],
+        interpolation=how,
+        resize=modes[mode],
+    )
+
+
+def read_timm(raw: RawCheckpoint) -> ParsedCheckpoint | None:
+    """timm's ViTs by the tensors that they have, and what a hub config.json says beside."""
+    if not raw.tensors.keys() >= set(CORE) or (has_backbone(raw) and read_stem(raw) is None):
+        return None
+    arguments = _arguments(raw, _VIT_ARGUMENTS)
+    if (act := arguments.get("act_layer", "gelu")) not in ("gelu", "relu"):
+        asked = f"asks for act_layer {shown(act)}, which is not known here"
+        raise UserError(f"{raw.where}: config.json beside it {asked}; give another model.")
+    if (heads := heads_of(architecture_of(raw.config))) is not None:
+        arguments = {"num_heads": heads} | arguments
+    config, heads_assumed = recognise(raw, arguments)
+    pools = [described.get("global_pool") for described in (arguments, raw.config or {}, _pretrained(raw))]
+    if next((pool for pool in pools if pool), None) == "avg":
+        config = replace(config, pool="mean")
+    sizes: dict[str, Any] = {
+        "embed_dim": config.width,
+        "depth": config.depth,
+        "patch_size": config.kernel[1],
+        "class_token": config.class_token,
+        "reg_tokens": config.registers,
+        "qk_norm": config.qk_norm,
+    }
+    if raw.size is None and (image_size := as_sides(arguments.get("img_size"))):
+        arguments = {**arguments, "img_size": image_size}
+        sizes["img_size"] = config.image_size
+    _check_description(raw, arguments, config, sizes)
+    usual = augreg_default(config) if config.classes else imagenet_default(config)
+    return _with_description(raw, ParsedCheckpoint("timm", config, (), usual, heads_assumed=heads_assumed))
+
+
+def recognise(raw: RawCheckpoint, arguments: Mapping[str, Any] | None = None) -> tuple[ViTConfig, bool]:
+    """The configuration of the ViT whose tensors have these names and shapes, and whether its heads are a guess.
 
     What tensors cannot tell is taken to be usual: GELU, epsilon 1e-6, and heads 64 wide where the width is no preset's.
-    size: height and width of the images, if known; it tells the grid where the patches do not make a square.
-    said: timm's arguments of the model, if known. heads: their number, if the person said it.
+    The image's size, if known, tells the grid where the patches do not make a square. arguments: timm's, if known.
     """
-    said = said or {}
-
-    def shape(name: str, axes: int) -> tuple[int, ...]:
-        return shape_of(shapes, name, axes, where)
-
-    width, channels, patch, _ = shape("patch_embed.proj.weight", 4)
+    arguments, names = arguments or {}, raw.tensors
+    width, channels, patch, _ = raw.shape("patch_embed.proj.weight", 4)
     stem = None
-    if (found := read_stem(shapes, where)) is not None:
+    if (found := read_stem(raw)) is not None:
         stem, channels = found
         patch *= stem.stride
-    class_token = "cls_token" in shapes
-    registers = shape("reg_token", 3)[1] if "reg_token" in shapes else 0
-    inner, outer = shape("blocks.0.mlp.fc1.weight", 2)[0], shape("blocks.0.mlp.fc2.weight", 2)[1]
-    pool: Pool = "attention" if "attn_pool.latent" in shapes else "class"
-    if pool == "class" and ("fc_norm.weight" in shapes or not class_token):
+    class_token = "cls_token" in names
+    registers = raw.shape("reg_token", 3)[1] if "reg_token" in names else 0
+    inner, outer = raw.shape("blocks.0.mlp.fc1.weight", 2)[0], raw.shape("blocks.0.mlp.fc2.weight", 2)[1]
+    pool: Pool = "attention" if "attn_pool.latent" in names else "class"
+    if pool == "class" and ("fc_norm.weight" in names or not class_token):
         pool = "mean"
-    prefix = (int(class_token) + int("dist_token" in shapes), registers)
-    scope, grid = _grid(shapes, where, prefix, patch, size or sides(said.get("img_size")))
-    heads = heads or said.get("num_heads")
-    if heads is None and "blocks.0.attn.q_norm.weight" in shapes:
-        heads = width // shape("blocks.0.attn.q_norm.weight", 1)[0]
+    class_tokens = int(class_token) + int("dist_token" in names)
+    scope, grid = _grid(raw, class_tokens, registers, patch, raw.size or as_sides(arguments.get("img_size")))
+    heads = raw.heads or arguments.get("num_heads")
+    if heads is None and "blocks.0.attn.q_norm.weight" in names:
+        heads = width // raw.shape("blocks.0.attn.q_norm.weight", 1)[0]
     config = ViTConfig(
         width=width,
-        depth=blocks_of(shapes, "blocks.", "."),
-        heads=heads or heads_for(width, where),
+        depth=raw.blocks("blocks."),
+        heads=heads or heads_for(width, raw.where),
         mlp_width=outer,
         patch=patch,
         image_size=(grid[0] * patch, grid[1] * patch),
         channels=channels,
         stem=stem,
-        classes=shape("head.weight", 2)[0] if "head.weight" in shapes else 0,
-        position="learned-1d" if "pos_embed" in shapes else "learned-2d",
+        classes=raw.shape("head.weight", 2)[0] if "head.weight" in names else 0,
+        position="learned-1d" if "pos_embed" in names else "learned-2d",
         position_scope=scope,
-        mlp="swiglu" if inner == 2 * outer else said.get("act_layer") or "gelu",
+        mlp="swiglu" if inner == 2 * outer else arguments.get("act_layer") or "gelu",
         class_token=class_token,
-        distilled="dist_token" in shapes,
+        distilled="dist_token" in names,
         registers=registers,
         pool=pool,
-        norm_after_pool="fc_norm.weight" in shapes,
-        classifier="mlp" if "pre_logits.fc.weight" in shapes else "linear",
-        layer_scale=said.get("init_values") or 1e-5 if "blocks.0.ls1.gamma" in shapes else None,
-        qk_norm="blocks.0.attn.q_norm.weight" in shapes,
+        norm_after_pool="fc_norm.weight" in names,
+        classifier="mlp" if "pre_logits.fc.weight" in names else "linear",
+        layer_scale=arguments.get("init_values") or 1e-5 if "blocks.0.ls1.gamma" in names else None,
+        qk_norm="blocks.0.attn.q_norm.weight" in names,
     )
     return config, heads is None
 
 
 def _grid(
-    shapes: Shapes, where: str, prefix: tuple[int, int], patch: int, size: tuple[int, int] | None
+    raw: RawCheckpoint, class_tokens: int, registers: int, patch: int, size: tuple[int, int] | None
 ) -> tuple[PositionScope, tuple[int, int]]:
-    """Which tokens have positions, and the rows and columns of those that patches have.
-
-    prefix: class tokens, and registers.
-    """
-    if "pos_embed_y" in shapes:
-        return "all", (shape_of(shapes, "pos_embed_y", 2, where)[0], shape_of(shapes, "pos_embed_x", 2, where)[0])
-    if "pos_embed" not in shapes:
-        raise UserError(f"{where}: it holds no positions (pos_embed), so they cannot be told; give a bundle.")
-    count = shape_of(shapes, "pos_embed", 3, where)[1]
-    scopes: dict[int, PositionScope] = {0: "patches", prefix[0]: "class", sum(prefix): "all"}
+    """Which tokens have positions, and the rows and columns of those that patches have."""
+    if "pos_embed_y" in raw.tensors:
+        return "all", (raw.shape("pos_embed_y", 2)[0], raw.shape("pos_embed_x", 2)[0])
+    if "pos_embed" not in raw.tensors:
+        raise UserError(f"{raw.where}: it holds no positions (pos_embed), so they cannot be told; give a bundle.")
+    count = raw.shape("pos_embed", 3)[1]
+    scopes: dict[int, PositionScope] = {0: "patches", class_tokens: "class", class_tokens + registers: "all"}
     for known in (size, None) if size else (None,):
         for skipped, scope in reversed(scopes.items()):
             grid = grid_for_count(count - skipped, patch, known)
             if grid and (known is None or grid == (known[0] // patch, known[1] // patch)):
                 return scope, grid
-    raise no_grid(where, count)
+    raise raw.no_grid(count)
+
+
+def has_backbone(raw: RawCheckpoint) -> bool:
+    """Whether something comes before the patches."""
+    return any(name.startswith(BACKBONE) for name in raw.tensors)
+
+
+def read_stem(raw: RawCheckpoint) -> tuple[Stem, int] | None:
+    """A hybrid's stem, and the channels of its images; None if it is one of timm's many others."""
+    if f"{BACKBONE}convs.0.weight" in raw.tensors:
+        layers = range(raw.blocks(f"{BACKBONE}convs."))
+        kernels = [raw.shape(f"{BACKBONE}convs.{layer}.weight", 4) for layer in layers]
+        return ConvStem(tuple(kernel[0] for kernel in kernels)), kernels[0][1]
+    for root in ("conv", "stem.conv"):
+        if {f"{BACKBONE}{root}.weight", f"{BACKBONE}{root.replace('conv', 'norm')}.weight"} <= set(raw.tensors):
+            width, channels, *_ = raw.shape(f"{BACKBONE}{root}.weight", 4)
+            return ResNetStem(raw.depths(f"{BACKBONE}stages.", "blocks."), width / 64), channels
+    return None
+
+
+def read_timm_bit(raw: RawCheckpoint) -> ParsedCheckpoint | None:
+    needed = {"stem.conv.weight", "norm.weight", *(f"stages.0.blocks.0.{part}.weight" for part in _BIT_BLOCK)}
+    if not needed <= set(raw.tensors) or any(name.endswith(".running_mean") for name in raw.tensors):
+        return None  # another ResNet: of two convolutions, with batch norm, or a hybrid's
+    root, classes = raw.shape("stem.conv.weight", 4), raw.outputs("head.fc.bias")
+    config = bit_config(raw, root, raw.depths("stages.", "blocks."), classes, raw.size or _input_size(raw))
+    _check_description(raw, _arguments(raw, _BIT_ARGUMENTS), config)
+    return _with_description(raw, ParsedCheckpoint("timm", config, BIT_RULES, bit_default(config)))
+
+
+def read_timm_efficientnet(raw: RawCheckpoint) -> ParsedCheckpoint | None:
+    if "conv_stem.weight" not in raw.tensors:
+        return None
+    size = next((name for name, (width, depth, *_) in SIZES.items() if _is_size(raw, width, depth)), None)
+    if size is None:
+        return None
+    architecture, arguments = architecture_of(raw.config), _arguments(raw, _EFFICIENTNET_ARGUMENTS)
+    start = next((start for start in EFFICIENTNET_PADDINGS if architecture.startswith(start)), None)
+    padding, epsilon = EFFICIENTNET_PADDINGS[start or "tf_efficientnet_"]
+    if "pad_type" in arguments:
+        padding = "same" if arguments["pad_type"] == "same" else "symmetric"
+    width, depth, side, dropout = SIZES[size]
+    config = EfficientNetConfig(
+        width=width,
+        depth=depth,
+        image_size=raw.size or _input_size(raw) or (side, side),
+        channels=raw.shape("conv_stem.weight", 4)[1],
+        classes=raw.outputs("classifier.bias"),
+        padding=padding,
+        norm_eps=arguments.get("bn_eps", epsilon),
+        dropout=dropout,
+    )
+    _check_description(raw, arguments, config)
+    notes = () if start else (f"taken for tf_efficientnet_{size.lower()}, for its tensors do not tell how it pads",)
+    return _with_description(raw, ParsedCheckpoint("timm", config, (), imagenet_default(config), notes=notes))
+
+
+def _is_size(raw: RawCheckpoint, width: float, depth: float) -> bool:
+    """Whether stages, blocks and squeeze-and-excitation are those of this size."""
+    stages = EfficientNetConfig(width=width, depth=depth).stages
+    for number, stage in enumerate(stages):
+        last = "conv_pw" if stage.expansion == 1 else "conv_pwl"
+        outputs = raw.shapes.get(f"blocks.{number}.{stage.blocks - 1}.{last}.weight", ())[:1]
+        squeezed = raw.shapes.get(f"blocks.{number}.0.se.conv_reduce.weight")
+        if raw.blocks(f"blocks.{number}.") != stage.blocks or outputs != (stage.outputs,):
+            return False
+        if squeezed != (stage.inputs // 4, stage.inputs * stage.expansion, 1, 1):
+            return False
+    return raw.blocks("blocks.") == len(stages)

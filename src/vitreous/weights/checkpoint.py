@@ -1,0 +1,266 @@
+"""A checkpoint as it was read and as an adapter understood it, and what all adapters use."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import isqrt
+from typing import Any, Literal
+
+from torch import Tensor
+
+from vitreous.config.bit import BiTConfig, Root
+from vitreous.config.data import Preprocess
+from vitreous.config.efficientnet import EfficientNetConfig
+from vitreous.config.model import ModelConfig, ViTConfig
+from vitreous.config.stem import MOST_STAGES
+from vitreous.errors import UserError
+from vitreous.model import family as families
+from vitreous.model.presets import SIZES, hybrid_name
+from vitreous.weights.mapping import Rule
+from vitreous.wording import shown
+
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+BACKBONE = "patch_embed.backbone."  # where a hybrid's stem is, by our names and timm's
+MALFORMED = (TypeError, LookupError, ValueError, AttributeError, ArithmeticError)
+"""What reading a description raises that is not as it should be."""
+_NUMBER = re.compile("[0-9]{1,9}")
+_HEADS = {1152: 16, 1664: 16}
+"""By width, for models of timm's that are no preset: So400m and gigantic."""
+
+
+@dataclass(frozen=True)
+class RawCheckpoint:
+    """What was read, before anybody knows what it is."""
+
+    where: str  # the file's name, for messages
+    kind: Literal["safetensors", "torch", "npz"]
+    tensors: dict[str, Tensor]
+    entry: str | None = None
+    """The entry of the file that they were in: "model", "teacher"; None if they are all there is."""
+    ignored: dict[str, int] = field(default_factory=dict)
+    """Other entries of the file, and how many tensors each has: an optimizer's state, the student."""
+    models: tuple[str, ...] = ()  # those of them that hold a model too
+    config: dict[str, Any] | None = None  # config.json beside the file
+    processor: dict[str, Any] | None = None  # preprocessor_config.json beside the file
+    size: tuple[int, int] | None = None
+    """Height and width of the images, if the person gave it: it tells a grid that is not square."""
+    heads: int | None = None
+    """The number of heads, if the person gave it: no tensor tells it."""
+
+    @cached_property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        return {name: tuple(tensor.shape) for name, tensor in self.tensors.items()}
+
+    def shape(self, name: str, axes: int) -> tuple[int, ...]:
+        """The shape of a tensor that must be there with so many axes, none of them empty."""
+        if name not in self.shapes:
+            raise UserError(f"{self.where}: {name} is missing; the file is not whole, or not of a known model.")
+        if len(self.shapes[name]) != axes or 0 in self.shapes[name]:
+            raise UserError(
+                f"{self.where}: {name} has shape {self.shapes[name]}, and a Vision Transformer's has {axes} "
+                f"ax{'es' if axes > 1 else 'is'}; the file is damaged, or not of a known model."
+            )
+        return self.shapes[name]
+
+    def outputs(self, bias: str) -> int:
+        """Outputs of the classifier with this bias, 0 if there is none."""
+        return self.shape(bias, 1)[0] if bias in self.shapes else 0
+
+    def blocks(self, before: str, after: str = ".") -> int:
+        """One more than the highest number between these two parts of a name."""
+        numbers = [
+            int(digits)
+            for name in self.tensors
+            if name.startswith(before) and _NUMBER.fullmatch(digits := name[len(before) :].split(after)[0])
+        ]
+        return max(numbers, default=-1) + 1
+
+    def stages(self, before: str, after: str = ".") -> int:
+        """The same for the stages of a convolutional network, which are few."""
+        if (stages := self.blocks(before, after)) > MOST_STAGES + 1:  # Google counts from 1
+            raise UserError(
+                f"{self.where}: {before}{stages - 1} would be one of {stages:,} stages; give a file of a real model."
+            )
+        return stages
+
+    def depths(self, stages: str, blocks: str) -> tuple[int, ...]:
+        """How many blocks each stage has. stages, blocks: what stands before the number of one."""
+        return tuple(self.blocks(f"{stages}{stage}.{blocks}") for stage in range(self.stages(stages)))
+
+    def no_grid(self, positions: int) -> UserError:
+        """The error for positions that fit no grid."""
+        return UserError(
+            f"{self.where}: its {positions} positions make no square of patches; say the image's size too, "
+            "for example preprocess='size=224x160'."
+        )
+
+
+@dataclass(frozen=True)
+class ParsedCheckpoint:
+    """What an adapter made of it."""
+
+    family: str
+    """Whose it is, as a person would say: "timm", "Google", "DINOv2"."""
+    config: ModelConfig
+    rules: Sequence[Rule]  # for tensors that do not go by our own names
+    preprocess: Preprocess
+    assumed: bool = True  # the preprocessing is the family's usual one, for the source says nothing
+    labels: tuple[str, ...] = ()  # one for each class, or none if the source does not say
+    ignored_keys: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """Tensors that are known and not of the model: what they are, and their names."""
+    problem: UserError | None = None
+    """Why the source's own preprocessing cannot be followed; `preprocess` is then the family's usual one."""
+    heads_assumed: bool = False  # the number of heads is the usual one for the width
+    notes: tuple[str, ...] = ()  # what else a person should know
+
+    def described_by(
+        self, raw: RawCheckpoint, file: str, read: Callable[[], Preprocess] | None, names: Sequence[str], key: str
+    ) -> ParsedCheckpoint:
+        """The same with what the files beside the tensors say.
+
+        file, read: which of them says how images are prepared, and what it says; None where it says nothing.
+        names, key: of the classes, and where in config.json they are.
+        """
+        preprocess, problem, notes, classes = self.preprocess, None, self.notes, self.config.classes
+        try:
+            preprocess = self.preprocess if read is None else read()
+        except UserError as error:
+            problem = error
+            if not str(error).startswith(raw.where):
+                problem = UserError(f"{raw.where}: {file} beside it is malformed ({str(error).rstrip('.')})")
+        except MALFORMED as error:
+            problem = UserError(f"{raw.where}: {file} beside it is malformed ({type(error).__name__}: {shown(error)})")
+        if classes and len(names) not in (0, classes):
+            outputs = f"the classifier {classes} outputs, so the classes are numbered"
+            notes = (*notes, f"{key} of config.json has {len(names)} names and {outputs}")
+        return replace(
+            self,
+            preprocess=preprocess,
+            assumed=read is None,
+            labels=tuple(names) if len(names) == classes else (),
+            problem=problem,
+            notes=notes,
+        )
+
+
+def first_true(odd: Mapping[str, bool]) -> str | None:
+    """The first thing that holds, of those that a format cannot express."""
+    return next((what for what, holds in odd.items() if holds), None)
+
+
+def check_agreement(where: str, pairs: Mapping[str, tuple[Any, Any]]) -> None:
+    """Refuse a description that contradicts the tensors. pairs: by field, what config.json says and what is there."""
+    for name, (described, there) in pairs.items():
+        if described is not None and described != there:
+            raise UserError(
+                f"{where}: config.json beside it says {name} {shown(described)}, and the tensors are of a model with "
+                f"{there}; give the two that belong together."
+            )
+
+
+def describe(source: str, c: ModelConfig, *, heads_assumed: bool = False) -> str:
+    """ "timm ViT-Ti/16, 224, 1000 classes"; of a size without a name also the heads, if they were assumed."""
+    height, width = c.image_size
+    size = f"{height}" if height == width else f"{height}x{width}"
+    channels = [f"{c.channels} channel{'s' * (c.channels > 1)}"] if c.channels != 3 else []
+    classes = f"{c.classes} class{'es' * (c.classes > 1)}" if c.classes else "no classifier"
+    if not isinstance(c, ViTConfig):
+        return ", ".join([f"{source} {families.describe(c)}", size, *channels, classes])
+    shape = (c.width, c.depth, c.heads, c.mlp_width)
+    known = next((f"-{name}" for name, sizes in SIZES.items() if sizes == shape), None)
+    name = f"ViT{known or f'({c.width} wide, {c.depth} deep)'}/{c.patch}"
+    if c.stem is not None:
+        name = f"hybrid {hybrid_name(c) or name}"
+    registers = [f"{c.registers} register{'s' * (c.registers > 1)}"] if c.registers else []
+    parts = [f"{source} {name}", size, *registers, *channels, classes]
+    if heads_assumed and known is None:
+        parts.append(f"{c.heads} head{'s' * (c.heads > 1)} (assumed; vitreous import --heads N sets another number)")
+    return ", ".join(parts)
+
+
+def augreg_default(c: ModelConfig, interpolation: Literal["bicubic", "bilinear"] = "bicubic") -> Preprocess:
+    """Google's ViT and AugReg as timm measures them: values from -1 to 1, a crop of 0.9 up to 224 pixels, else all.
+
+    BiT is measured in the same way, but for a crop of 0.875 and bilinear.
+    """
+    flat = (0.5,) * c.channels
+    crop = 1.0 if max(c.image_size) > 224 else 0.875 if isinstance(c, BiTConfig) else 0.9
+    return Preprocess(size=c.image_size, mean=flat, std=flat, crop=crop, interpolation=interpolation)
+
+
+def bit_default(c: BiTConfig) -> Preprocess:
+    return augreg_default(c, "bilinear")
+
+
+def imagenet_default(c: ModelConfig, family: str = "") -> Preprocess:
+    """DeiT, DINO, DINOv2 and MAE: ImageNet's mean and standard deviation, short side to 256 of which 224 are seen.
+
+    DeiT III sees the whole short side, and so does MAE above 224 pixels. EfficientNet's crop grows with the size, as
+    in Google's code.
+    """
+    size = (224, 224) if c.image_size == (518, 518) and isinstance(c, ViTConfig) else c.image_size
+    # DINOv2's positions are of its last resolution
+    crop = 1.0 if family == "DeiT III" or (family == "MAE" and max(size) > 224) else 0.875
+    if isinstance(c, EfficientNetConfig):
+        crop = round(min(size) / (min(size) + 32), 3)
+    mean, std = (IMAGENET_MEAN, IMAGENET_STD) if c.channels == 3 else ((0.45,) * c.channels, (0.225,) * c.channels)
+    return Preprocess(size=size, mean=mean, std=std, crop=crop)
+
+
+def bit_config(
+    raw: RawCheckpoint,
+    root: Sequence[int],
+    depths: tuple[int, ...],
+    classes: int,
+    size: tuple[int, int] | None,
+) -> BiTConfig:
+    """root: its kernels' shape (D, C, k, k)."""
+    width, channels, kernel, _ = root
+    roots: dict[int, Root] = {7: "7x7", 3: "3x3"}
+    if kernel not in roots:
+        raise UserError(
+            f"{raw.where}: its first kernels are of {kernel} pixels, and a BiT's are of 7 or 3; give another file."
+        )
+    small = (32, 32) if kernel == 3 else (224, 224)
+    return BiTConfig(depths, width / 64, roots[kernel], size or small, channels, classes)
+
+
+def heads_for(width: int, where: str) -> int:
+    """How many heads a model of this width usually has, for tensors do not tell."""
+    known = _HEADS | {preset_width: heads for preset_width, _, heads, _ in SIZES.values()}
+    if width in known:
+        return known[width]
+    if width % 64:
+        raise UserError(
+            f"{where}: its width {width} does not tell the number of heads; say it: "
+            "vitreous import SOURCE BUNDLE --heads N."
+        )
+    return width // 64
+
+
+def as_sides(value: Any) -> tuple[int, int] | None:
+    """Height and width from what a description calls the size: one number or two."""
+    if not value:
+        return None
+    if isinstance(value, int):
+        return value, value
+    height, width = value
+    if not (isinstance(height, int) and isinstance(width, int)):
+        raise TypeError(f"size {value!r}")
+    return height, width
+
+
+def grid_for_count(patches: int, patch: int, size: tuple[int, int] | None) -> tuple[int, int] | None:
+    """Rows and columns of so many patches: what the person's size makes of them, else a square, else None."""
+    if size and (size[0] // patch) * (size[1] // patch) == patches:
+        return size[0] // patch, size[1] // patch
+    side = isqrt(max(patches, 0))
+    return (side, side) if side and side * side == patches else None
+
+
+def other_epsilon(c: ViTConfig) -> str:
+    """What timm's and Google's formats cannot say, and what can be done."""
+    return f"LayerNorm with epsilon {c.norm_eps:g} (first vitreous import SOURCE BUNDLE --epsilon 1e-6)"

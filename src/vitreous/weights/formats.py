@@ -1,0 +1,115 @@
+"""The checkpoint formats of other projects: how each is recognised and read, and how a bundle is written in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Literal
+
+from vitreous.errors import UserError
+from vitreous.weights.bundle import Bundle
+from vitreous.weights.checkpoint import MALFORMED, ParsedCheckpoint, RawCheckpoint
+from vitreous.weights.google import read_google, read_google_bit, write_google, write_google_bit
+from vitreous.weights.huggingface import VIT_TYPES, read_huggingface, write_huggingface
+from vitreous.weights.huggingface_cnn import (
+    read_huggingface_bit,
+    read_huggingface_efficientnet,
+    write_huggingface_bit,
+    write_huggingface_efficientnet,
+)
+from vitreous.weights.meta import read_meta
+from vitreous.weights.timm import architecture_of, read_timm, read_timm_bit, read_timm_efficientnet, write_timm
+from vitreous.weights.timm_architectures import OPENED, why_not
+from vitreous.wording import shown
+
+WeightFormat = Literal["huggingface", "timm", "google"]
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format of another project."""
+
+    read: tuple[Callable[[RawCheckpoint], ParsedCheckpoint | None], ...]
+    """What each makes of a checkpoint; None if it does not know it."""
+    write: Mapping[str, Callable[..., Path]] = field(default_factory=dict)  # by the family of the model
+    files: frozenset[str] = frozenset()  # of a format that is a folder, besides the manifest
+
+
+FORMATS: dict[str, Format] = {
+    "google": Format((read_google, read_google_bit), {"vit": write_google, "bit": write_google_bit}),
+    "huggingface": Format(
+        (read_huggingface, read_huggingface_bit, read_huggingface_efficientnet),
+        {"vit": write_huggingface, "bit": write_huggingface_bit, "efficientnet": write_huggingface_efficientnet},
+        frozenset({"config.json", "model.safetensors", "preprocessor_config.json"}),
+    ),
+    "meta": Format((read_meta,)),
+    "timm": Format(
+        (read_timm, read_timm_bit, read_timm_efficientnet),
+        dict.fromkeys(("vit", "bit", "efficientnet"), write_timm),
+        frozenset({"config.json", "model.safetensors"}),
+    ),
+}
+"""Asked in this order: the first that knows a checkpoint has it."""
+
+
+def write_weights(out: Path, bundle: Bundle, to: WeightFormat) -> Path:
+    """Write a bundle in the format of another project."""
+    family = bundle.model.config.family
+    if family not in FORMATS[to].write:
+        others = " or ".join(repr(name) for name, format in FORMATS.items() if family in format.write)
+        instead = f"choose {others}" if others else "use its bundle as it is"
+        raise UserError(f"to={to!r}: there are no networks of the family {family!r} in this format; {instead}.")
+    return FORMATS[to].write[family](out, bundle.model, bundle.preprocess, bundle.labels, bundle.info)
+
+
+def parse_checkpoint(raw: RawCheckpoint) -> ParsedCheckpoint:
+    """What the first format that knows it makes of it."""
+    name = architecture_of(raw.config)
+    if reason := why_not(name):  # whatever its tensors look like
+        raise UserError(f"{raw.where}: a model of timm's type {shown(name)} {reason}; give another model.")
+    try:
+        for format in FORMATS.values():
+            for read in format.read:
+                if (found := read(raw)) is not None:
+                    return found
+    except UserError as error:  # of a configuration that cannot be: it does not know the file
+        raise error if str(error).startswith(raw.where) else UserError(f"{raw.where}: {error}") from None
+    except MALFORMED as error:
+        if raw.config is None:
+            raise
+        why = f"{type(error).__name__}: {shown(str(error))}"
+        raise UserError(f"{raw.where}: config.json beside it is malformed ({why}); get it again.") from None
+    raise _unknown(raw)
+
+
+_LOOKS_LIKE = {
+    "a text model": ("word_embeddings", "embed_tokens", "wte.weight", "tok_embeddings", "shared.weight"),
+    "a convolutional network or a hybrid of another kind": (
+        *("conv1.", "conv_root", "conv_stem", "bn1.", "patch_embed.backbone."),
+    ),
+    "CLIP or SigLIP, which cannot be opened": ("vision_model.embeddings.", "visual.transformer.", "text_model."),
+    "a Swin Transformer, which cannot be opened": ("relative_position_index", "layers.0.blocks.0.attn"),
+    "one with rotary positions such as EVA-02 or DINOv3, which cannot be opened": ("rope", "periods"),
+}
+"""Models that are none of ours, by parts of their tensors' names."""
+
+
+def _unknown(raw: RawCheckpoint) -> UserError:
+    """The error for tensors that no format knows; by the name of the type, if a config.json says it."""
+    names = list(raw.tensors)
+    for field_name, known in (("model_type", (*VIT_TYPES, "bit", "efficientnet")), ("architecture", OPENED)):
+        kind = (raw.config or {}).get(field_name)
+        if kind and not any(fnmatch(str(kind), pattern) for pattern in known):
+            return UserError(
+                f"{raw.where}: config.json beside it says {field_name} {str(kind)[:80]!r}, and a model of this type "
+                f"cannot be opened; those that can are {', '.join(known)}."
+            )
+    what = next((kind for kind, marks in _LOOKS_LIKE.items() if any(mark in n for n in names for mark in marks)), None)
+    return UserError(
+        f"{raw.where}: not a Vision Transformer of timm, Hugging Face, Google, DeiT, DINO, DINOv2 or MAE, a BiT or an "
+        "EfficientNet"
+        f"{f', but by its tensors {what}' if what else ''} (its first tensors: {', '.join(names[:3]) or 'none'}); "
+        "give another file."
+    )
