@@ -30,7 +30,7 @@ from vitreous.weights.checkpoint import (
     grid_for_count,
     other_epsilon,
 )
-from vitreous.weights.mapping import Layout, Rule, export_state, rename
+from vitreous.weights.mapping import Rule, TensorLayout, export_state, rename
 
 if TYPE_CHECKING:
     from vitreous.model.resnet import BiT
@@ -44,10 +44,10 @@ _POSITIONS = "Transformer/posembed_input/pos_embedding"
 _BIT_ROOT = "resnet/root_block/standardized_conv2d/kernel"
 
 # (D, C, P, P), and theirs (P, P, C, D)
-_CONVOLUTION = Layout(lambda w: (w.permute(2, 3, 1, 0),), lambda parts: parts[0].permute(3, 2, 0, 1))
-_MATRIX = Layout(lambda w: (w.T,), lambda parts: parts[0].T)
-_MATRIX_1X1 = Layout(lambda w: (w.T[None, None],), lambda parts: parts[0][0, 0].T)
-_FOUR_AXES = Layout(lambda w: (w[None, None, None],), lambda parts: parts[0].flatten())
+_CONVOLUTION = TensorLayout(lambda w: (w.permute(2, 3, 1, 0),), lambda parts: parts[0].permute(3, 2, 0, 1))
+_MATRIX = TensorLayout(lambda w: (w.T,), lambda parts: parts[0].T)
+_MATRIX_1X1 = TensorLayout(lambda w: (w.T[None, None],), lambda parts: parts[0][0, 0].T)
+_FOUR_AXES = TensorLayout(lambda w: (w[None, None, None],), lambda parts: parts[0].flatten())
 
 
 def _from_one(*numbers: int) -> list[int]:
@@ -133,15 +133,15 @@ def _write_npz(out: Path, tensors: Mapping[str, Tensor]) -> Path:
 def _vit_rules(c: ViTConfig, prefix: str = "", shapes: Mapping[str, tuple[int, ...]] | None = None) -> list[Rule]:
     """shapes: of the file that is read."""
     d = c.width // c.heads
-    heads_weight = Layout(  # (D, h, d) each
+    heads_weight = TensorLayout(  # (D, h, d) each
         lambda w: [part.T.reshape(c.width, c.heads, d) for part in w.chunk(3)],
         lambda parts: cat([part.flatten(1).T for part in parts]),
     )
-    heads_bias = Layout(  # (h, d) each
+    heads_bias = TensorLayout(  # (h, d) each
         lambda b: [part.reshape(c.heads, d) for part in b.chunk(3)],
         lambda parts: cat([part.flatten() for part in parts]),
     )
-    projection = Layout(  # (h, d, D)
+    projection = TensorLayout(  # (h, d, D)
         lambda w: (w.T.reshape(c.heads, d, c.width),), lambda parts: parts[0].flatten(0, 1).T
     )
     qkv = [_ATTENTION + name for name in ("query", "key", "value")]
@@ -168,10 +168,10 @@ def _layer(
     name: str,
     theirs: str,
     weight: str,
-    layout: Layout | None = None,
+    layout: TensorLayout | None = None,
     *,
     bias: str = "bias",
-    bias_layout: Layout | None = None,
+    bias_layout: TensorLayout | None = None,
     count: Callable[..., list[int]] | None = None,
 ) -> list[Rule]:
     return [

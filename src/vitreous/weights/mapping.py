@@ -24,16 +24,16 @@ MAX_NAMED_TENSORS = 6  # in an error; the others are counted
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 
 
-class Layout(NamedTuple):
+class TensorLayout(NamedTuple):
     """How a tensor of ours is laid out in another format."""
 
     split: Callable[[Tensor], Sequence[Tensor]]  # ours to theirs
     join: Callable[[Sequence[Tensor]], Tensor]  # theirs to ours
 
 
-SPLIT_QKV = Layout(lambda tensor: tensor.chunk(3), lambda parts: torch.cat(list(parts)))
+SPLIT_QKV = TensorLayout(lambda tensor: tensor.chunk(3), lambda parts: torch.cat(list(parts)))
 """Queries, keys and values apart, which we keep one above the other."""
-POINTWISE = Layout(lambda w: (w[:, :, None, None],), lambda parts: parts[0][:, :, 0, 0])
+POINTWISE = TensorLayout(lambda w: (w[:, :, None, None],), lambda parts: parts[0][:, :, 0, 0])
 """A matrix that is kept as a 1x1 convolution."""
 
 
@@ -46,7 +46,7 @@ class Rule:
 
     name: str  # a * stands for a number
     theirs: tuple[str, ...]  # {0} is the first number; what comes after the module's name is kept
-    layout: Layout | None = None  # None where they are the same
+    layout: TensorLayout | None = None  # None where they are the same
     prefix: str = ""  # of all their names
     count: Callable[..., Sequence[int]] | None = None  # from our numbers to theirs
 
@@ -56,13 +56,13 @@ def rename(names: Mapping[str, str], prefix: str = "") -> list[Rule]:
     return [Rule(name, (theirs,), prefix=prefix) for name, theirs in names.items()]
 
 
-def _mapped(names: Iterable[str], rules: Sequence[Rule]) -> dict[str, tuple[tuple[str, ...], Layout | None]]:
+def _mapped(names: Iterable[str], rules: Sequence[Rule]) -> dict[str, tuple[tuple[str, ...], TensorLayout | None]]:
     """Another format's names of our tensors, and how they are laid out there; ours where there is no rule."""
     by_name = {rule.name: rule for rule in rules}
     return {name: _theirs(name, by_name) for name in names}
 
 
-def _theirs(name: str, rules: Mapping[str, Rule]) -> tuple[tuple[str, ...], Layout | None]:
+def _theirs(name: str, rules: Mapping[str, Rule]) -> tuple[tuple[str, ...], TensorLayout | None]:
     numbers = [int(digits) for digits in _NUMBER.findall(name)]
     for form in dict.fromkeys((name, _NUMBER.sub("*", name))):
         for module, rest in ((form, ""), (form.rpartition(".")[0], "." + name.rpartition(".")[2])):
@@ -127,7 +127,7 @@ def _check_numbers(tensors: Mapping[str, Tensor], where: object) -> None:
 
 def _import_state(
     tensors: Mapping[str, Tensor],
-    mapped: Mapping[str, tuple[tuple[str, ...], Layout | None]],
+    mapped: Mapping[str, tuple[tuple[str, ...], TensorLayout | None]],
     own: Mapping[str, Tensor],
     where: object,
 ) -> dict[str, Tensor]:
