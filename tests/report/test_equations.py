@@ -4,7 +4,9 @@ import re
 
 from support.variants import TINY
 from vitreous import ViTConfig
-from vitreous.report import equations
+from vitreous.report.html import macros
+
+equations = macros("equations.html")
 
 
 def plain(html):

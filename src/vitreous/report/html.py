@@ -8,6 +8,7 @@ import io
 import shlex
 from collections.abc import Iterable, Sequence
 from functools import cache
+from inspect import isfunction
 from pathlib import PurePath
 from typing import Any
 
@@ -46,9 +47,9 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         finalize=_shown,
     )
-    made.globals |= {"generator": GENERATOR, "version": __version__}
+    made.globals |= {"generator": GENERATOR, "version": __version__, "bar_height": numbers.BAR_HEIGHT}
     made.filters |= {one.__name__: one for one in (data_uri, line_colour, shortened)}
-    made.filters |= {name: one for name, one in vars(numbers).items() if callable(one)}
+    made.filters |= {name: one for name, one in vars(numbers).items() if isfunction(one)}
     made.filters |= {
         "anchor": lambda title: title.lower().replace(" ", "-"),
         "file_name": lambda path: PurePath(path).name,

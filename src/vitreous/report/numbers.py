@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
+from numpy.typing import NDArray
+
+BAR_HEIGHT = 48
+"""Of a plot of a vector's numbers."""
+
 
 def percent(fraction: float) -> str:
     """0.8886 is 88.9 %."""
@@ -44,3 +50,19 @@ def duration(seconds: float) -> str:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def largest(values: NDArray[np.floating]) -> float:
+    """Where the bars of a vector end: the 1 % that is larger is cut."""
+    return float(np.quantile(np.abs(values), 0.99)) or 1.0
+
+
+def bars(values: NDArray[np.floating], scale: float) -> str:
+    """The path of an SVG: a bar for each number, up or down."""
+    middle = BAR_HEIGHT / 2
+    ends = middle - middle * np.clip(values / scale, -1, 1)
+    return "".join(f"M{i + 0.5} {middle:g}V{end:.1f}" for i, end in enumerate(ends))
+
+
+def norm(values: NDArray[np.floating]) -> float:
+    return float(np.linalg.norm(values))
