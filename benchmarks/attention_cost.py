@@ -22,8 +22,8 @@ from torch import Tensor
 
 from measure import write_result
 from vitreous import ViTConfig, preset
-from vitreous.model.cost import count_activation_bytes, count_flops
-from vitreous.model.neighbourhood import reach_mask
+from vitreous.model.family import count_activation_bytes, count_flops
+from vitreous.model.neighbourhood import window_mask
 from vitreous.model.position import Layout
 from vitreous.model.vit import Block
 
@@ -63,11 +63,11 @@ def jobs_for(side: int) -> dict[str, Callable[[], object]]:
         jobs[f"{kind}, forward"] = lambda block=block: forward(block)  # type: ignore[misc]
         jobs[f"{kind}, both"] = lambda block=block: both(block)  # type: ignore[misc]
     if side <= 56:
-        reach = blocks["neighbourhood"].attn.reach
+        reach = blocks["neighbourhood"].attn.window
         q = torch.randn(1, 3, 1 + side * side, 64)
 
         def masked() -> Tensor:
-            bias = torch.zeros(1, 1, q.shape[2], q.shape[2]).masked_fill(~reach_mask(reach, layout), float("-inf"))
+            bias = torch.zeros(1, 1, q.shape[2], q.shape[2]).masked_fill(~window_mask(reach, layout), float("-inf"))
             return torch.nn.functional.scaled_dot_product_attention(q, q, q, attn_mask=bias)
 
         jobs["masked attention alone, forward"] = masked

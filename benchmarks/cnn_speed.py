@@ -18,7 +18,7 @@ from transformers import BitConfig, BitForImageClassification, EfficientNetConfi
 
 import torchvision_on_cpu  # noqa: F401  (before transformers)
 from measure import best_seconds, write_result
-from vitreous.model.family import build_network, for_size, named_config
+from vitreous.model.family import build_network, named_config
 
 
 def their_bit() -> nn.Module:
@@ -51,7 +51,7 @@ def step_job(network: nn.Module, images: Tensor, scores: Callable[[Tensor], Tens
 
 def jobs(name: str, images: Tensor) -> dict[str, Callable[[], object]]:
     """A training step of ours, and of theirs in both layouts."""
-    ours = build_network(for_size(named_config(name), (images.shape[2], images.shape[3])))
+    ours = build_network(named_config(name).for_size((images.shape[2], images.shape[3])))
     first, last = THEIRS[name](), THEIRS[name]()
     last.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     turned = images.contiguous(memory_format=torch.channels_last)

@@ -24,7 +24,7 @@ from torch import nn
 from measure import best_seconds, matmul_job, peak_megabytes, write_result
 from peers import CONTENDERS, ours_half_the_patches
 from vitreous import ViTConfig, preset
-from vitreous.model.cost import count_flops
+from vitreous.model.family import count_flops
 
 MODELS: dict[str, tuple[ViTConfig, int]] = {
     "Ti/16": (preset("Ti/16"), 32),

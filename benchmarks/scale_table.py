@@ -26,13 +26,13 @@ import torch.distributed as dist
 
 from measure import RESULTS, machine
 from vitreous.config.data import Preprocess
+from vitreous.config.model import preset
 from vitreous.config.objective import Supervised as Settings
 from vitreous.config.train import Optimizer, Training
 from vitreous.data.batch import Batch
 from vitreous.distributed.world import World
 from vitreous.memory import resident_bytes
 from vitreous.model.family import count_flops
-from vitreous.model.presets import preset
 from vitreous.model.vit import ViT
 from vitreous.objectives.supervised import Classification
 from vitreous.training.parallelism import PARALLELISMS, Parallelism, fit_on_gpus, step_memory

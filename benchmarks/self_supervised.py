@@ -35,13 +35,13 @@ from vitreous.callbacks import Callbacks
 from vitreous.config.data import Preprocess
 from vitreous.config.model import ViTConfig
 from vitreous.config.objective import Mae
+from vitreous.config.presets import SIZES
 from vitreous.data.batch import Batch
 from vitreous.data.source import Source, open_data
 from vitreous.evaluation.probe import fit_linear, vote_neighbours
 from vitreous.explain.analysis.numbers import Numbers
 from vitreous.model.family import build_network
 from vitreous.model.network import require
-from vitreous.model.presets import SIZES
 from vitreous.model.vit import ViT
 from vitreous.objectives.mae import MaskedAutoencoder
 from vitreous.training.recipes.pretrain import PRETRAINING, mae

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from vitreous.config.model import preset
 from vitreous.model.family import count_flops, count_parameters
-from vitreous.model.presets import preset
 
 IMAGES = 32
 """Of a process in a step, on paper; as many as were measured."""

@@ -265,7 +265,7 @@ def test_the_verb_is_on_the_page_of_commands(find_dark):
 def test_the_code_on_the_page_is_the_code_that_runs(subtests):
     page = (HERE.parent / "docs" / "extend.md").read_text()
     blocks = re.findall(r"^( *)```python\n(.*?)^ *```", page, re.S | re.M)
-    assert len(blocks) == 7
+    assert len(blocks) == 9
     files = [path.read_text() for path in (HERE / "support" / "extensions").glob("*.py")]
     for number, (indent, block) in enumerate(blocks):
         code = "".join(line.removeprefix(indent) for line in block.splitlines(keepends=True))

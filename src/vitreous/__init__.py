@@ -14,9 +14,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vitreous.config.model import ViTConfig
+    from vitreous.config.model import ViTConfig, preset
     from vitreous.errors import UserError
-    from vitreous.model.presets import preset
     from vitreous.model.trace import Trace
     from vitreous.model.vit import ViT
     from vitreous.verbs.analyze import analyze
@@ -68,7 +67,7 @@ _HOMES = {
     "plot_weights": "vitreous.verbs.plot_weights",
     "predict": "vitreous.verbs.predict",
     "predict_many": "vitreous.verbs.predict",
-    "preset": "vitreous.model.presets",
+    "preset": "vitreous.config.model",
     "pretrain": "vitreous.verbs.pretrain",
     "probe": "vitreous.verbs.probe",
     "reconstruct": "vitreous.verbs.reconstruct",

@@ -22,7 +22,7 @@ from vitreous.evaluation.score_maps import (
     region_logits,
     top_classes,
 )
-from vitreous.model.family import build_network, classifiers, named_config
+from vitreous.model.family import build_network, named_config
 from vitreous.model.network import Network
 from vitreous.storage import cache
 
@@ -146,7 +146,7 @@ def test_of_a_cnn_the_classifier_is_a_convolution_over_the_feature_map(subtests)
                 small if family == "bit" else replace(named_config("efficientnet-b0"), image_size=(64, 96), classes=5)
             )
             model, images = stirred(build_network(config)), random_images((64, 96), 2)
-            (layer,) = classifiers(model)
+            (layer,) = model.classifiers()
             with torch.no_grad():
                 cells = model.feature_map(images)
                 expected = nn.functional.conv2d(cells, layer.weight[:, :, None, None], layer.bias).permute(0, 2, 3, 1)

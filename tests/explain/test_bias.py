@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from support.extensions.conv_family import TinyConvConfig, build
+from support.extensions.conv_family import TinyConv, TinyConvConfig
 from vitreous import ViT, ViTConfig
 from vitreous.config.data import Preprocess
 from vitreous.data.packed import ArraySource
@@ -138,7 +138,7 @@ def test_patches_without_positions_are_a_bag():
 
 def test_any_family_is_measured_and_comes_back_from_json():
     source = noise_images(6, labels=np.arange(6) % 3)
-    for network in (vit(classes=3), build(TinyConvConfig(), 0), headless()):
+    for network in (vit(classes=3), TinyConv(TinyConvConfig()), headless()):
         found = measure_bias(network, PREPROCESS, source)
         written = json.loads(json.dumps(found.to_json(), allow_nan=False))
         assert Bias.from_json(written) == found

@@ -35,7 +35,7 @@ def test_what_is_lost_without_a_patchs_surroundings(subtests):
                         rest = torch.tensor([[patch for patch in range(12) if patch not in hidden]])
                         with torch.no_grad():
                             p = model(images[b : b + 1]).softmax(1)[0, targets[b]]
-                            q = model(images[b : b + 1], keep=rest).softmax(1)[0, targets[b]]
+                            q = model(images[b : b + 1], keep_ids=rest).softmax(1)[0, targets[b]]
                         for patch in hidden:
                             losses[patch].append((p.logit() - q.logit()).item())
                 for patch, lost in losses.items():

@@ -48,7 +48,7 @@ def test_curves_leave_patches_out():
         for b in range(2):
             for s, taken in enumerate((1, 4, 6, 8, 11)):
                 for curve, kept in ((deletion, order[b, taken:]), (insertion, order[b, :taken])):
-                    chance = model(images[b : b + 1], keep=kept[None]).softmax(1)[0, targets[b]]
+                    chance = model(images[b : b + 1], keep_ids=kept[None]).softmax(1)[0, targets[b]]
                     assert curve[b, s].item() == pytest.approx(chance.item(), abs=1e-6)
 
 

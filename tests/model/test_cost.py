@@ -8,7 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from support.random_networks import kept_bytes
 from support.variants import VARIANTS, random_images, random_model
 from vitreous import ViT, preset
-from vitreous.model.cost import count_activation_bytes, count_flops, count_parameters, inference_batch
+from vitreous.model.family import count_activation_bytes, count_flops, count_parameters, inference_batch
 
 
 def test_parameters_are_those_of_the_model_and_flops_those_of_torchs_counter(subtests):

@@ -21,19 +21,14 @@ from support.random_networks import (
 from vitreous import UserError
 from vitreous.config.efficientnet import EfficientNetConfig
 from vitreous.config.model import model_to_json
-from vitreous.model import measure
+from vitreous.model.cost import measure_cost
 from vitreous.model.family import (
-    FAMILIES,
     build_network,
     config_from_json,
     count_activation_bytes,
     count_flops,
     count_parameters,
-    describe,
-    facts,
-    for_size,
     named_config,
-    parameter_roles,
 )
 
 # with 1,000 classes: parameters, and the paper's billions of multiply-adds at the size's own resolution
@@ -126,10 +121,11 @@ def test_every_size_has_as_many_parameters_as_published_and_timms_tensors(subtes
 
 
 def test_operations_and_memory_are_those_that_torch_counts(subtests):
-    for config in [SMALL_EFFICIENTNET, for_size(SMALL_EFFICIENTNET, (75, 98)), named_config("efficientnet-b1")]:
+    for config in [SMALL_EFFICIENTNET, SMALL_EFFICIENTNET.for_size((75, 98)), named_config("efficientnet-b1")]:
         with subtests.test(config=config):
             assert count_flops(config) == flops_by_torch(config)
-            kept = measure.measure_activation_bytes(FAMILIES["efficientnet"].build, config)
+            with torch.device("meta"):
+                kept = measure_cost(build_network(config, seed=None)).activation_bytes
             assert count_activation_bytes(config) == pytest.approx(kept, rel=0.07)
 
 
@@ -193,7 +189,7 @@ def test_the_parts_of_a_network_and_its_roles():
     network = scrambled(SMALL_EFFICIENTNET)
     check_parts(network, (640, 2, 2))
     assert build_network(replace(SMALL_EFFICIENTNET, classes=0))(random_images(SMALL_EFFICIENTNET)).shape == (2, 640)
-    roles = parameter_roles(network)
+    roles = network.parameter_groups()
     layers = {name: role.layer for name, role in roles.items()}
     assert layers["conv_stem.weight"] == layers["bn1.weight"] == -1
     assert layers["blocks.0.0.bn1.weight"] == 0
@@ -205,9 +201,9 @@ def test_the_parts_of_a_network_and_its_roles():
 
 def test_what_is_said_of_it():
     config = named_config("efficientnet-b3@224")
-    assert describe(config) == "EfficientNet-B3"
-    assert describe(SMALL_EFFICIENTNET) == "EfficientNet of width 0.5, depth 0.3"
-    assert re.findall(r"\d+", facts(config)["Blocks"]) == ["26", *"2335562"]
+    assert config.describe() == "EfficientNet-B3"
+    assert SMALL_EFFICIENTNET.describe() == "EfficientNet of width 0.5, depth 0.3"
+    assert re.findall(r"\d+", config.architecture()["Blocks"]) == ["26", *"2335562"]
     assert config_from_json(model_to_json(config)) == config
 
 

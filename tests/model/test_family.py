@@ -12,31 +12,21 @@ from support.random_networks import kept_bytes
 from support.tiny_conv import TinyConvConfig
 from support.variants import TINY, VARIANTS, random_images, random_model
 from vitreous import UserError, ViT, ViTConfig, preset
-from vitreous.config.model import model_to_json
-from vitreous.model import cost
+from vitreous.config.model import model_to_json, with_article
 from vitreous.model.family import (
     build_network,
-    called,
-    check_size,
-    classifiers,
     config_from_json,
     count_activation_bytes,
     count_flops,
     count_parameters,
-    describe,
-    facts,
-    first_convolution,
-    for_classes,
-    for_size,
     inference_batch,
-    lora_targets,
     named_config,
-    parameter_roles,
-    resize,
-    without_classifier,
+    network_class,
+    network_cost,
 )
 from vitreous.model.lora import add_lora, merge_lora
-from vitreous.model.network import HasFeatureMap, LeavesPatchesOut, Network, Role, TracesAttention, require
+from vitreous.model.network import HasFeatureMap, LeavesPatchesOut, Network, ParameterGroup, TracesAttention, require
+from vitreous.model.vit_cost import vit_cost
 
 
 @pytest.fixture(autouse=True)
@@ -61,28 +51,28 @@ def block(number, **more):
         "mlp.fc2.bias": ("other", False),
         **more,
     }
-    return {f"blocks.{number}.{name}": Role(number, *role) for name, role in names.items()}
+    return {f"blocks.{number}.{name}": ParameterGroup(number, *role) for name, role in names.items()}
 
 
 EMBEDDING = {
-    "patch_embed.proj.weight": Role(-1, "embedding", True),
-    "patch_embed.proj.bias": Role(-1, "embedding", False),
+    "patch_embed.proj.weight": ParameterGroup(-1, "embedding", True),
+    "patch_embed.proj.bias": ParameterGroup(-1, "embedding", False),
 }
-CLS = {"cls_token": Role(-1, "embedding", False)}
-POSITIONS = {"pos_embed": Role(-1, "embedding", False)}
-NORM = {"norm.weight": Role(2, "norm", False), "norm.bias": Role(2, "norm", False)}
-HEAD = {"head.weight": Role(2, "classifier", True), "head.bias": Role(2, "classifier", False)}
+CLS = {"cls_token": ParameterGroup(-1, "embedding", False)}
+POSITIONS = {"pos_embed": ParameterGroup(-1, "embedding", False)}
+NORM = {"norm.weight": ParameterGroup(2, "norm", False), "norm.bias": ParameterGroup(2, "norm", False)}
+HEAD = {"head.weight": ParameterGroup(2, "classifier", True), "head.bias": ParameterGroup(2, "classifier", False)}
 PLAIN = {**EMBEDDING, **CLS, **POSITIONS, **block(0), **block(1), **NORM, **HEAD}
 RELATIVE = {"attn.rel_pos.relative_position_bias_table": ("other", False)}
 POOL = {
-    "attn_pool.latent": Role(2, "other", False),
+    "attn_pool.latent": ParameterGroup(2, "other", False),
     **{
-        f"attn_pool.{name}.{kind}": Role(2, "other", kind == "weight")
+        f"attn_pool.{name}.{kind}": ParameterGroup(2, "other", kind == "weight")
         for name in ("q", "kv", "proj", "mlp.fc1", "mlp.fc2")
         for kind in ("weight", "bias")
     },
-    "attn_pool.norm.weight": Role(2, "norm", False),
-    "attn_pool.norm.bias": Role(2, "norm", False),
+    "attn_pool.norm.weight": ParameterGroup(2, "norm", False),
+    "attn_pool.norm.bias": ParameterGroup(2, "norm", False),
 }
 ROLES = {
     "plain": ({}, PLAIN),
@@ -90,18 +80,18 @@ ROLES = {
         {"distilled": True},
         {
             **PLAIN,
-            "dist_token": Role(-1, "embedding", False),
-            "head_dist.weight": Role(2, "classifier", True),
-            "head_dist.bias": Role(2, "classifier", False),
+            "dist_token": ParameterGroup(-1, "embedding", False),
+            "head_dist.weight": ParameterGroup(2, "classifier", True),
+            "head_dist.bias": ParameterGroup(2, "classifier", False),
         },
     ),
-    "registers": ({"registers": 2}, {**PLAIN, "reg_token": Role(-1, "embedding", False)}),
+    "registers": ({"registers": 2}, {**PLAIN, "reg_token": ParameterGroup(-1, "embedding", False)}),
     "learned-2d": (
         {"position": "learned-2d"},
         {
             **{name: role for name, role in PLAIN.items() if name != "pos_embed"},
-            "pos_embed_y": Role(-1, "embedding", False),
-            "pos_embed_x": Role(-1, "embedding", False),
+            "pos_embed_y": ParameterGroup(-1, "embedding", False),
+            "pos_embed_x": ParameterGroup(-1, "embedding", False),
         },
     ),
     "relative": (
@@ -113,8 +103,8 @@ ROLES = {
         {"classifier": "mlp"},
         {
             **PLAIN,
-            "pre_logits.fc.weight": Role(2, "classifier", True),
-            "pre_logits.fc.bias": Role(2, "classifier", False),
+            "pre_logits.fc.weight": ParameterGroup(2, "classifier", True),
+            "pre_logits.fc.bias": ParameterGroup(2, "classifier", False),
         },
     ),
     "layer scale, qk norm": (
@@ -128,10 +118,10 @@ ROLES = {
                 **{"ls1.gamma": ("other", False), "ls2.gamma": ("other", False)},
                 **{f"attn.{one}_norm.{kind}": ("norm", False) for one in "qk" for kind in ("weight", "bias")},
             ),
-            "norm.weight": Role(1, "norm", False),
-            "norm.bias": Role(1, "norm", False),
-            "head.weight": Role(1, "classifier", True),
-            "head.bias": Role(1, "classifier", False),
+            "norm.weight": ParameterGroup(1, "norm", False),
+            "norm.bias": ParameterGroup(1, "norm", False),
+            "head.weight": ParameterGroup(1, "classifier", True),
+            "head.bias": ParameterGroup(1, "classifier", False),
         },
     ),
     "mean, norm after pooling, no classifier": (
@@ -141,8 +131,8 @@ ROLES = {
             **POSITIONS,
             **block(0),
             **block(1),
-            "fc_norm.weight": Role(2, "norm", False),
-            "fc_norm.bias": Role(2, "norm", False),
+            "fc_norm.weight": ParameterGroup(2, "norm", False),
+            "fc_norm.bias": ParameterGroup(2, "norm", False),
         },
     ),
 }
@@ -151,7 +141,7 @@ ROLES = {
 def test_the_roles_of_a_vits_parameters(subtests):
     for name, (changes, expected) in ROLES.items():
         with subtests.test(name):
-            assert parameter_roles(random_model(**changes)) == expected
+            assert random_model(**changes).parameter_groups() == expected
 
 
 def test_the_roles_with_a_low_rank_change(subtests):
@@ -164,8 +154,9 @@ def test_the_roles_with_a_low_rank_change(subtests):
             for number in (0, 1):
                 del (expected := dict(expected))[f"blocks.{number}.attn.qkv.weight"]
                 for kind in ("original", "0.up", "0.down"):
-                    expected[f"blocks.{number}.attn.qkv.parametrizations.weight.{kind}"] = Role(number, "other", True)
-            assert parameter_roles(model) == expected
+                    name = f"blocks.{number}.attn.qkv.parametrizations.weight.{kind}"
+                    expected[name] = ParameterGroup(number, "other", True)
+            assert model.parameter_groups() == expected
             learned = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
             changed = {
                 f"blocks.{n}.attn.qkv.parametrizations.weight.0.{side}" for n in (0, 1) for side in ("up", "down")
@@ -177,7 +168,7 @@ def test_every_parameter_of_every_variant_has_a_role(subtests):
     for name, changes in VARIANTS.items():
         with subtests.test(name):
             model = random_model(**changes)
-            assert parameter_roles(model).keys() == dict(model.named_parameters()).keys()
+            assert model.parameter_groups().keys() == dict(model.named_parameters()).keys()
 
 
 def test_a_low_rank_change_is_folded_in():
@@ -197,26 +188,24 @@ def test_a_low_rank_change_is_folded_in():
 
 def test_layers_that_a_vit_exchanges_and_changes():
     distilled, bare = random_model(distilled=True), random_model(classes=0)
-    assert classifiers(distilled) == [distilled.head, distilled.head_dist]
-    assert classifiers(bare) == []
-    assert lora_targets(bare) == [bare.blocks[0].attn.qkv, bare.blocks[1].attn.qkv]
-    rest = without_classifier(distilled, distilled.state_dict())
+    assert distilled.classifiers() == [distilled.head, distilled.head_dist]
+    assert bare.classifiers() == []
+    assert bare.lora_targets() == [bare.blocks[0].attn.qkv, bare.blocks[1].attn.qkv]
+    rest = distilled.without_classifier(distilled.state_dict())
     assert set(distilled.state_dict()) - set(rest) == {"head.weight", "head.bias", "head_dist.weight", "head_dist.bias"}
-    assert first_convolution(bare) == ("patch_embed.proj", bare.patch_embed.proj)
+    assert bare.first_convolution() == ("patch_embed.proj", bare.patch_embed.proj)
 
 
 def test_a_vits_row_in_the_table():
     c = preset("Ti/16", registers=4)
     assert (c.family, c.features, c.layers) == ("vit", 192, 12)
-    assert describe(c) == "ViT of width 192, depth 12, patch 16"
-    assert called(c) == "A Vision Transformer"
-    assert re.findall(r"\d+", facts(c)["Tokens"]) == ["201", "196", "4"]
-    assert count_parameters(c) == cost.count_parameters(c)
-    assert count_activation_bytes(c) == cost.count_activation_bytes(c)
-    assert inference_batch(c) == cost.inference_batch(c)
-    assert for_classes(replace(c, classifier="mlp"), 7) == replace(c, classes=7)
+    assert c.describe() == "ViT of width 192, depth 12, patch 16"
+    assert with_article(c.title()) == "A Vision Transformer"
+    assert re.findall(r"\d+", c.architecture()["Tokens"]) == ["201", "196", "4"]
+    assert network_cost(c) == vit_cost(c, 1.0)
+    assert replace(c, classifier="mlp").for_classes(7) == replace(c, classes=7)
     with pytest.raises(UserError, match=r"100x224.*16.*96.*112"):
-        check_size(c, (100, 224))
+        c.check_size((100, 224))
     assert isinstance(build_network(replace(c, depth=1)), ViT)
 
 
@@ -229,7 +218,10 @@ def test_fewer_patches_cost_what_a_smaller_image_does():
 
 def test_a_resized_vit_is_the_model_resized():
     model = random_model()
-    state, config = resize(model.state_dict(), model.config, (24, 8)), for_size(model.config, (24, 8))
+    state, config = (
+        network_class(model.config).resize(model.state_dict(), model.config, (24, 8)),
+        model.config.for_size((24, 8)),
+    )
     resized = model.resized((24, 8))
     assert config == resized.config
     assert all(torch.equal(tensor, state[name]) for name, tensor in resized.state_dict().items())
@@ -271,7 +263,7 @@ def test_what_a_new_family_costs_is_found_by_looking():
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         model(torch.zeros(1, 3, 16, 12))
     assert count_flops(CONV) == counter.get_total_flops() == 2 * (8 * 6) * (27 * 4 + 2 * 36 * 4) + 2 * 4 * 5
-    with pytest.raises(UserError, match=r"keep=0\.5.*'tiny-conv'"):
+    with pytest.raises(UserError, match=r"patch_fraction=0\.5.*'tiny-conv'"):
         count_flops(CONV, 0.5)
     largest = 4 * 4 * 8 * 6  # bytes of four channels of 8 x 6
     assert inference_batch(CONV) == 128
@@ -286,28 +278,28 @@ def test_activation_memory_of_a_new_family_is_what_autograd_keeps():
 
 
 def test_a_new_family_describes_itself():
-    assert describe(CONV) == "Tiny ConvNet of width 4, depth 2"
-    assert called(CONV) == "A Tiny ConvNet"
-    told = {name: re.findall(r"\d+", value) for name, value in facts(CONV).items()}
+    assert CONV.describe() == "Tiny ConvNet of width 4, depth 2"
+    assert with_article(CONV.title()) == "A Tiny ConvNet"
+    told = {name: re.findall(r"\d+", value) for name, value in CONV.architecture().items()}
     assert told == {"Input": ["16", "12", "3"], "Width": ["4"], "Depth": ["2"], "Features": ["4"], "Classes": ["5"]}
 
 
 def test_a_new_family_needs_few_lines_to_be_changed():
     model = build_network(CONV, seed=1)
     assert torch.equal(build_network(CONV, seed=1).stem.weight, model.stem.weight)
-    state, config = resize(model.state_dict(), CONV, (32, 32)), for_size(CONV, (32, 32))
+    state, config = network_class(CONV).resize(model.state_dict(), CONV, (32, 32)), CONV.for_size((32, 32))
     assert config == replace(CONV, image_size=(32, 32))
     assert state is not None
     assert all(torch.equal(state[name], tensor) for name, tensor in model.state_dict().items())
-    assert for_classes(CONV, 0) == replace(CONV, classes=0)
+    assert CONV.for_classes(0) == replace(CONV, classes=0)
     with pytest.raises(UserError, match=r"lora=4.*'tiny-conv'"):
         add_lora(model, 4)
-    roles = parameter_roles(model)
-    assert roles["stem.weight"] == Role(-1, "embedding", True)
-    assert roles["blocks.1.0.weight"] == Role(1, "norm", False)
-    assert roles["blocks.1.2.weight"] == Role(1, "other", True)  # four axes: not what Muon is made for
-    assert roles["blocks.1.2.bias"] == Role(1, "other", False)
-    assert roles["head.weight"] == Role(2, "classifier", True)
+    roles = model.parameter_groups()
+    assert roles["stem.weight"] == ParameterGroup(-1, "embedding", True)
+    assert roles["blocks.1.0.weight"] == ParameterGroup(1, "norm", False)
+    assert roles["blocks.1.2.weight"] == ParameterGroup(1, "other", True)  # four axes: not what Muon is made for
+    assert roles["blocks.1.2.bias"] == ParameterGroup(1, "other", False)
+    assert roles["head.weight"] == ParameterGroup(2, "classifier", True)
 
 
 def test_what_a_network_can_do():

@@ -13,10 +13,15 @@ from support.random_networks import kept_bytes
 from support.variants import random_images, random_model
 from vitreous import Trace, UserError, ViT, preset
 from vitreous.config.model import model_to_json
+from vitreous.config.presets import HYBRIDS, hybrid_name
 from vitreous.config.stem import ConvStem, ResNetStem
-from vitreous.model.cost import count_activation_bytes, count_flops, count_parameters, inference_batch
-from vitreous.model.family import config_from_json, describe, facts, first_convolution, parameter_roles
-from vitreous.model.presets import HYBRIDS, hybrid_name
+from vitreous.model.family import (
+    config_from_json,
+    count_activation_bytes,
+    count_flops,
+    count_parameters,
+    inference_batch,
+)
 
 PUBLISHED = {
     "R+Ti/16": "vit_tiny_r_s16_p8_224",
@@ -122,16 +127,16 @@ def test_every_named_hybrid_is_kept_in_json_and_described_by_its_name(subtests):
             config = preset(name)
             assert config_from_json(model_to_json(config)) == config
             assert config_from_json(json.loads(json.dumps(model_to_json(config)))) == config
-            assert f" {name.partition('@')[0]} " in describe(config)
+            assert f" {name.partition('@')[0]} " in config.describe()
 
 
 def test_the_stem_belongs_to_the_embedding_and_has_the_first_filters():
     model = random_model(**SMALL["stages"])
-    roles = parameter_roles(model)
+    roles = model.parameter_groups()
     stem = {name: role for name, role in roles.items() if name.startswith("patch_embed.backbone.")}
     assert {role.layer for role in stem.values()} == {-1}
     assert {role.kind for role in stem.values()} == {"embedding", "norm"}
-    assert first_convolution(model)[0] == "patch_embed.backbone.stem.conv"
+    assert model.first_convolution()[0] == "patch_embed.backbone.stem.conv"
 
 
 def test_first_weights_are_a_function_of_the_seed():
@@ -180,10 +185,10 @@ def test_a_stem_that_cannot_be_is_refused(subtests):
 def test_patches_cannot_be_hidden_from_a_stem():
     model = random_model(**SMALL["convolutions"])
     with pytest.raises(UserError, match=r"^keep"):
-        model(random_images(model), keep=torch.tensor([[0, 1], [2, 3]]))
+        model(random_images(model), keep_ids=torch.tensor([[0, 1], [2, 3]]))
 
 
 def test_reports_describe_the_stem():
-    numbers = re.findall(r"\d+(?:,\d+)*", facts(preset("R50+B/16"))["Stem"])
+    numbers = re.findall(r"\d+(?:,\d+)*", preset("R50+B/16").architecture()["Stem"])
     assert numbers == ["7", "7", "3", "4", "9", "1,024", "1", "16"]
-    assert re.findall(r"\d+", facts(preset("C+Ti/4@32"))["Stem"])[:2] == ["3", "3"]
+    assert re.findall(r"\d+", preset("C+Ti/4@32").architecture()["Stem"])[:2] == ["3", "3"]

@@ -10,10 +10,10 @@ from support.numpy_merge import NumpyMerging
 from support.random_networks import SMALL_BIT, kept_bytes, scrambled
 from support.variants import TINY, random_images, random_model
 from vitreous import UserError, ViT, ViTConfig
-from vitreous.model.cost import count_activation_bytes, count_flops, count_forward_bytes, inference_batch
+from vitreous.config.model import preset
+from vitreous.model.family import count_activation_bytes, count_flops, count_forward_bytes, inference_batch
 from vitreous.model.merge import Merging, match
 from vitreous.model.network import MergesTokens, require
-from vitreous.model.presets import preset
 from vitreous.model.trace import Trace
 
 DEEP = {"depth": 4, "image_size": (20, 24)}  # 30 patches
@@ -94,7 +94,7 @@ def test_patches_left_out_are_not_merged():
     images = random_images(model)
     keep = torch.tensor([[3, 1, 4, 15, 9, 2, 6], [5, 3, 8, 9, 7, 10, 0]])
     with torch.no_grad():
-        scores = model(images, keep=keep)
+        scores = model(images, keep_ids=keep)
     expected = truth_of(model)(images.numpy().astype(np.float64), keep.numpy())
     np.testing.assert_allclose(scores, expected, atol=2e-4)
 
@@ -154,7 +154,7 @@ def test_sizes_add_up_to_the_patches():
         assert z.shape == (3, 2 + left, 8)
         assert merging.sizes[:, :2].eq(1).all()
         assert merging.sizes[:, 2:].sum(dim=1).tolist() == [17] * 3
-        counted = [torch.bincount(row, minlength=left + 2).tolist() for row in merging.places]
+        counted = [torch.bincount(row, minlength=left + 2).tolist() for row in merging.merged_ids]
         assert counted == merging.sizes.int().tolist()
 
 
@@ -213,7 +213,7 @@ def test_flops_with_patches_left_out():
     model = random_model(**DEEP, merge=3)
     keep = torch.arange(15)[None]
     with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        model(random_images(model, count=1), keep=keep)
+        model(random_images(model, count=1), keep_ids=keep)
     whole = 2 * 15 * 3 * 4 * 4 * 16  # all patches are cut, but only those kept are embedded
     assert whole < count_flops(model.config, 0.5) == counter.get_total_flops()
 

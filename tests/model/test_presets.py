@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from vitreous import UserError, ViT, ViTConfig, preset
-from vitreous.model.presets import NAMES
+from vitreous.config.presets import NAMES
 
 PUBLISHED = {
     "Ti/16": 5_717_416,

@@ -25,7 +25,7 @@ def test_gradients_of_chosen_patches_repeat_to_the_bit(position, two_threads):
     found = []
     for _ in range(8):
         model.zero_grad()
-        model(images, keep=keep).square().mean().backward()
+        model(images, keep_ids=keep).square().mean().backward()
         found.append({name: p.grad.clone() for name, p in model.named_parameters()})
     for again in found[1:]:
         assert [name for name, gradient in again.items() if not torch.equal(gradient, found[0][name])] == []

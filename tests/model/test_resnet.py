@@ -14,20 +14,14 @@ from support.random_networks import SMALL_BIT, check_parts, check_same_scores, f
 from vitreous import UserError
 from vitreous.config.bit import BiTConfig
 from vitreous.config.model import model_to_json
-from vitreous.model import measure
+from vitreous.model.cost import measure_cost
 from vitreous.model.family import (
-    FAMILIES,
     build_network,
-    classifiers,
     config_from_json,
     count_activation_bytes,
     count_flops,
     count_parameters,
-    describe,
-    facts,
-    for_size,
     named_config,
-    parameter_roles,
 )
 from vitreous.model.resnet import Trunk
 
@@ -101,7 +95,7 @@ def test_every_size_has_as_many_parameters_as_published_and_timms_tensors(subtes
 
 def test_the_small_one_is_for_images_of_32_pixels():
     config = named_config("bit-r11x0.5", classes=10)
-    assert (config.image_size, config.depth, describe(config)) == ((32, 32), 11, "BiT ResNet-11x0.5")
+    assert (config.image_size, config.depth, config.describe()) == ((32, 32), 11, "BiT ResNet-11x0.5")
     network = build_network(config)
     assert network.stem(torch.zeros(1, 3, 32, 32)).shape == (1, 32, 32, 32)  # no pixel is left out at the root
     assert network.feature_map(torch.zeros(1, 3, 32, 32)).shape == (1, 512, 8, 8)
@@ -109,17 +103,17 @@ def test_the_small_one_is_for_images_of_32_pixels():
 
 
 def test_operations_and_memory_are_those_that_torch_counts(subtests):
-    for config in [SMALL_BIT, SMALL, for_size(SMALL_BIT, (45, 70)), named_config("bit-r50x1")]:
+    for config in [SMALL_BIT, SMALL, SMALL_BIT.for_size((45, 70)), named_config("bit-r50x1")]:
         with subtests.test(config=config):
             assert count_flops(config) == flops_by_torch(config)
-            with pytest.raises(UserError, match=r"keep=0.5.*'bit'"):
-                count_flops(config, keep=0.5)
+            with pytest.raises(UserError, match=r"patch_fraction=0.5.*'bit'"):
+                count_flops(config, patch_fraction=0.5)
             with torch.device("meta"):
                 network = build_network(config, seed=None)
             kernels = (
                 sum(p.numel() for p in network.parameters() if p.ndim == 4) * 4
             )  # standardised once for all images
-            kept = measure.measure_activation_bytes(FAMILIES["bit"].build, config) - kernels // 2
+            kept = measure_cost(network).activation_bytes - kernels // 2
             assert count_activation_bytes(config) == pytest.approx(kept, rel=0.04)
 
 
@@ -136,7 +130,7 @@ def test_the_trunk_of_hybrids_is_timms(subtests):
     for size in [(32, 32), (45, 70)]:
         with subtests.test(size=size):
             theirs = _resnetv2((1, 2)).eval()
-            ours = Trunk((1, 2), preactivated=False, same=True)
+            ours = Trunk((1, 2), preactivated=False, tf_padding=True)
             ours.load_state_dict(theirs.state_dict())
             images = torch.randn(2, 3, *size)
             assert (ours.feature_map(images) - theirs(images)).abs().max() < 1e-4
@@ -147,12 +141,12 @@ def test_the_parts_of_a_network():
     check_parts(network, (256, 4, 4))
     bare = build_network(replace(SMALL_BIT, classes=0))
     assert bare(random_images(SMALL_BIT)).shape == (2, SMALL_BIT.features)
-    assert classifiers(bare) == []
-    assert classifiers(network) == [network.head.fc]
+    assert bare.classifiers() == []
+    assert network.classifiers() == [network.head.fc]
 
 
 def test_layers_and_roles():
-    roles = parameter_roles(build_network(SMALL_BIT))
+    roles = build_network(SMALL_BIT).parameter_groups()
     layers = {name: role.layer for name, role in roles.items()}
     assert layers["stem.conv.weight"] == -1
     assert layers["stages.0.blocks.0.conv1.weight"] == 0
@@ -177,9 +171,9 @@ def test_first_weights_follow_from_the_seed_alone():
 
 def test_what_is_said_of_it():
     config = named_config("bit-r101x3@480")
-    assert describe(config) == "BiT ResNet-101x3"
-    assert re.findall(r"\d+", facts(config)["Blocks"]) == ["33", "3", "4", "23", "3"]
-    assert re.findall(r"\d+", facts(config)["Input"]) == ["480", "480", "3"]
+    assert config.describe() == "BiT ResNet-101x3"
+    assert re.findall(r"\d+", config.architecture()["Blocks"]) == ["33", "3", "4", "23", "3"]
+    assert re.findall(r"\d+", config.architecture()["Input"]) == ["480", "480", "3"]
     assert config_from_json(model_to_json(config)) == config
 
 
@@ -215,7 +209,7 @@ def test_the_first_block_that_is_not_frozen_learns():
     network, images = scrambled(SMALL_BIT), random_images(SMALL_BIT)
     network(images).sum().backward()
     wanted = {name: parameter.grad.clone() for name, parameter in network.named_parameters()}
-    frozen = {name for name, role in parameter_roles(network).items() if role.layer < 1}
+    frozen = {name for name, role in network.parameter_groups().items() if role.layer < 1}
     for name, parameter in network.named_parameters():
         parameter.grad = None
         parameter.requires_grad_(name not in frozen)

@@ -47,8 +47,8 @@ def test_a_layer_that_is_not_there_is_named():
 def test_a_trace_says_which_patches_were_looked_at():
     model = random_model()
     keep, trace = torch.tensor([[3, 1]]), Trace(layers=[0])
-    model(random_images(model, count=1), keep=keep, trace=trace)
-    assert torch.equal(trace.keep, keep)
+    model(random_images(model, count=1), keep_ids=keep, trace=trace)
+    assert torch.equal(trace.keep_ids, keep)
     assert trace.tokens[0].shape[1] == 1 + 2
 
 
@@ -103,19 +103,19 @@ def test_a_chosen_part_of_the_patches_is_what_the_equations_say_of_that_part(sub
             keep = torch.tensor([[0, 5, 11], [7, 2, 3]])
             expected = NumpyViT(model.config, model.state_dict())(images.double().numpy(), keep.numpy())
             with torch.no_grad():
-                np.testing.assert_allclose(model(images, keep=keep).numpy(), expected, atol=1e-5, rtol=0)
+                np.testing.assert_allclose(model(images, keep_ids=keep).numpy(), expected, atol=1e-5, rtol=0)
 
 
 def test_patch_dropout_keeps_its_share_while_training_only():
     model = random_model(patch_dropout=0.75)
     images = random_images(model, count=64)
     whole, layout = model.embed(images)
-    assert layout.keep is None
+    assert layout.keep_ids is None
     assert whole.shape[1] == 1 + 12
     part, layout = model.train().embed(images)
     assert part.shape[1] == 1 + 3
-    assert all(len(set(row)) == 3 for row in layout.keep.tolist())
-    assert set(layout.keep.flatten().tolist()) == set(range(12))
+    assert all(len(set(row)) == 3 for row in layout.keep_ids.tolist())
+    assert set(layout.keep_ids.flatten().tolist()) == set(range(12))
 
 
 def test_stochastic_depth_skips_whole_branches_and_keeps_the_mean():

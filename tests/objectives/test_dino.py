@@ -181,9 +181,9 @@ def test_the_student_may_look_at_fewer_patches():
     seen = []
     original = objective.student.representation
 
-    def watch(images, keep=None, **rest):
-        seen.append((images.shape[2], None if keep is None else keep.shape[1]))
-        return original(images, keep=keep, **rest)
+    def watch(images, keep_ids=None, **rest):
+        seen.append((images.shape[2], None if keep_ids is None else keep_ids.shape[1]))
+        return original(images, keep_ids=keep_ids, **rest)
 
     objective.student.representation = watch
     objective(batch(), 0.0)
@@ -247,10 +247,10 @@ def watched(objective, seen):
         found.append(masks(*given))
         return found[-1]
 
-    def represent(images, keep=None, **rest):
-        if keep is not None:
-            found.append(keep)
-        return representation(images, keep=keep, **rest)
+    def represent(images, keep_ids=None, **rest):
+        if keep_ids is not None:
+            found.append(keep_ids)
+        return representation(images, keep_ids=keep_ids, **rest)
 
     objective._draw_masks, objective.student.representation = draw_masks, represent
     objective(seen, 0.5)

@@ -227,7 +227,7 @@ def test_the_teacher_is_neither_trained_nor_kept_nor_copied():
     alone = {f"model.{name}" for name in objective.model.state_dict()}
     assert set(objective.state_dict()) == alone
     assert {name for name, _ in objective.named_parameters()} == alone
-    assert objective.roles().keys() == alone
+    assert objective.parameter_groups().keys() == alone
     assert copy.deepcopy(objective).answers is objective.answers
     training = Training(objective.model.config, PREPROCESS, Distill(), optimizer=Optimizer(name="muon"))
     learner = Learner(objective, training, World())

@@ -219,7 +219,7 @@ def test_what_is_explained_is_measured_against_the_shares_of_the_colours():
 def test_it_begins_with_all_colours_alike():
     objective = build_objective(ViT(ViTConfig(**SIZE)), MaskedPatch(), Setting(preprocess=COLOUR))
     assert objective(batch_of(random_images()), 0.0)[0].item() == pytest.approx(math.log(512), abs=1e-5)
-    roles = objective.roles()
+    roles = objective.parameter_groups()
     assert not roles["colours.mask_token"].decayed
     assert roles["colours.pred.weight"].decayed
 

@@ -87,7 +87,7 @@ def test_each_kind_builds_its_objective():
 def test_what_is_built_around_a_network_learns_like_its_last_layer():
     """So layer decay does not take a decoder's first block for the encoder's."""
     objective = build_objective(ViT(MODEL), MAE, Setting())
-    roles = objective.roles()
+    roles = objective.parameter_groups()
     assert roles.keys() == dict(objective.named_parameters()).keys()
     around = {name: role for name, role in roles.items() if name.startswith("decoder.")}
     assert {role.layer for role in around.values()} == {MODEL.depth}
@@ -102,7 +102,7 @@ def test_what_is_built_around_a_network_learns_like_its_last_layer():
 
 
 def test_both_networks_of_a_student_and_its_teacher_have_roles():
-    roles = build_objective(ViT(MODEL), Dino(hidden=8, bottleneck=4, prototypes=5), Setting()).roles()
+    roles = build_objective(ViT(MODEL), Dino(hidden=8, bottleneck=4, prototypes=5), Setting()).parameter_groups()
     for place in ("student", "model"):
         assert roles[f"{place}.blocks.1.attn.qkv.weight"] == (1, "matrix", True)
     assert roles["student_head.prototypes"].layer == MODEL.depth

@@ -135,7 +135,7 @@ def kept(objective, seen, progress=0.1):
     """The patches that a step looks at, (B, M); None for all."""
     found = []
     hook = objective.model.register_forward_pre_hook(
-        lambda _, __, more: found.append(more.get("keep")), with_kwargs=True
+        lambda _, __, more: found.append(more.get("keep_ids")), with_kwargs=True
     )
     objective(seen, progress)
     hook.remove()

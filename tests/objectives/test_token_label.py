@@ -13,8 +13,8 @@ from vitreous.config.bit import BiTConfig
 from vitreous.config.objective import TokenLabel
 from vitreous.config.stem import ConvStem
 from vitreous.data.batch import Batch
-from vitreous.model.draws import draw
 from vitreous.model.family import build_network
+from vitreous.model.keyed_random import keyed_uniform
 from vitreous.objectives.build import build_objective
 from vitreous.objectives.setting import Setting
 from vitreous.objectives.supervised import KEEP
@@ -63,7 +63,7 @@ def literal(objective, seen, beta, keep=None):
     with torch.no_grad():
         z, layout = model.embed(seen.images, keep, keys=seen.keys)
         tokens = model.encode(z, layout, keys=seen.keys)
-        scores = logs(model(seen.images, keys=seen.keys, keep=keep).double().numpy())
+        scores = logs(model(seen.images, keys=seen.keys, keep_ids=keep).double().numpy())
     weight, bias = numbers(objective.patch_classifier)
     patches = logs(tokens[:, layout.prefix :].double().numpy() @ weight.T + bias)
     hard = seen.targets.ndim == 1
@@ -117,7 +117,7 @@ def test_a_norm_after_the_mean_is_applied_to_each_patch():
 
 def test_with_a_keep_schedule_the_patches_that_are_looked_at_have_their_own_labels():
     objective, seen = build(TokenLabel(keep_schedule=((0.5, 0.375),))), batch()
-    keep = draw(seen.keys, KEEP, 16).argsort(dim=1, stable=True)[:, :6]
+    keep = keyed_uniform(seen.keys, KEEP, 16).argsort(dim=1, stable=True)[:, :6]
     assert objective(seen, 0.2)[0].item() == pytest.approx(literal(objective, seen, 0.5, keep), abs=1e-6)
     assert objective(seen, 0.7)[0].item() == pytest.approx(literal(objective, seen, 0.5), abs=1e-6)
 
@@ -126,8 +126,8 @@ def test_patch_dropout_takes_the_labels_along():
     objective, seen = build(patch_dropout=0.5), batch()
     with torch.no_grad():
         _, layout = objective.model.embed(seen.images, keys=seen.keys)
-    assert layout.keep.shape == (COUNT, 8)
-    assert objective(seen, 0.0)[0].item() == pytest.approx(literal(objective, seen, 0.5, layout.keep), abs=1e-6)
+    assert layout.keep_ids.shape == (COUNT, 8)
+    assert objective(seen, 0.0)[0].item() == pytest.approx(literal(objective, seen, 0.5, layout.keep_ids), abs=1e-6)
 
 
 def test_class_weights_weigh_both_terms_and_smoothing_is_the_labels_alone(subtests):
@@ -181,7 +181,7 @@ def test_the_classifier_of_patches_starts_at_zero_and_is_saved_beside_the_networ
     assert not any(parameter.any() for parameter in objective.patch_classifier.parameters())
     assert objective.extras() == {"patch_classifier": objective.patch_classifier}
     assert not [name for name in objective.model.state_dict() if "patch_classifier" in name]
-    assert set(objective.roles()) == {name for name, _ in objective.named_parameters()}
+    assert set(objective.parameter_groups()) == {name for name, _ in objective.named_parameters()}
 
 
 def test_evaluation_asks_the_network_alone():

@@ -239,7 +239,7 @@ def test_a_vit_does_not_see_what_is_covered(client, bundles):
     kept = torch.tensor([[cell for cell in range(16) if cell not in covered]])
     image = normalise(look_at(IMAGE, bundle.preprocess).view[None], bundle.preprocess)
     with torch.inference_mode():
-        expected = bundle.model(image, keep=kept)[0].softmax(0)
+        expected = bundle.model(image, keep_ids=kept)[0].softmax(0)
     found = post(client, "cover", view, cells=bits(covered)).json()
     np.testing.assert_allclose(floats(found["chances"]), expected.numpy(), atol=1e-6)
     np.testing.assert_allclose(

@@ -68,7 +68,7 @@ def chances(bundle, image=IMAGE, covered=()):
     view = normalise(look_at(image, bundle.preprocess).view[None], bundle.preprocess)
     keep = torch.tensor([[cell for cell in range(16) if cell not in covered]])
     with torch.inference_mode():
-        scores = bundle.model(view, keep=keep) if covered else bundle.model(view)
+        scores = bundle.model(view, keep_ids=keep) if covered else bundle.model(view)
     return {label: 100 * float(chance) for label, chance in zip(LABELS, scores[0].softmax(0), strict=True)}
 
 

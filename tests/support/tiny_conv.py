@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from support.colours import COLOURS, pixels
-from support.extensions.conv_family import FAMILY, TinyConvConfig, build
+from support.extensions.conv_family import FAMILY, TinyConv, TinyConvConfig
 from vitreous.config.data import Preprocess
 from vitreous.evaluation.probe import fit_linear
 from vitreous.model.family import FAMILIES
@@ -17,7 +17,7 @@ def register(monkeypatch, family=FAMILY):
 
 def make_conv_bundle(path):
     """A bundle that tells red, green and blue apart, with running means that a training left."""
-    model = build(TinyConvConfig(), 0)
+    model = TinyConv(TinyConvConfig())
     views = [pixels(colour, 1000 + i, (16, 16)) for i in range(40) for colour in COLOURS]
     images = torch.from_numpy(np.stack(views)).permute(0, 3, 1, 2) / 127.5 - 1
     with torch.no_grad():

@@ -13,7 +13,7 @@ from vitreous.config.objective import Dino, Mae
 from vitreous.config.train import Optimizer, Training
 from vitreous.distributed.world import World
 from vitreous.inference import memory_needs as needs
-from vitreous.model.cost import count_forward_bytes, count_parameters
+from vitreous.model.family import count_forward_bytes, count_parameters
 from vitreous.weights.bundle import Bundle
 
 

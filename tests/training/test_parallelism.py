@@ -11,7 +11,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from vitreous import UserError, ViT, models, preset
-from vitreous.model.cost import count_checkpointed_bytes, count_parameters
+from vitreous.model.vit_cost import count_checkpointed_bytes, count_parameters
 from vitreous.training.parallelism import (
     EFFICIENT_BATCH,
     PARALLELISMS,

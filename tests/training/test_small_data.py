@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from vitreous.config.data import Preprocess
-from vitreous.model.presets import preset
+from vitreous.config.model import preset
 from vitreous.training.recipes.supervised import DatasetStats, small_data
 
 GIVEN = DatasetStats(

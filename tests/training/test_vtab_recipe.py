@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from vitreous.config.data import Preprocess
-from vitreous.model.presets import preset
+from vitreous.config.model import preset
 from vitreous.training.recipes.supervised import DatasetStats, recipe
 
 GIVEN = DatasetStats(

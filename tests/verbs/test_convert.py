@@ -11,7 +11,6 @@ from support.colours import make_bundle, make_images
 from support.published import google, numbers, random_images, timm_like
 from vitreous import UserError, export_weights, fit, import_weights, load, predict, preset
 from vitreous.cli import main
-from vitreous.model.family import classifiers
 from vitreous.weights.bundle import load_bundle
 from vitreous.weights.labels import read_labels
 from vitreous.weights.source import open_weights
@@ -183,7 +182,7 @@ def test_fine_tuning_from_a_file_of_another_project(tmp_path, name):
     assert tuned.model.config.classes == len(tuned.labels) == 3
     assert tuned.model.config.distilled == (name == "distilled")
     assert evaluate_on(tuned, images) > 0.9
-    for layer in classifiers(tuned.model):
+    for layer in tuned.model.classifiers():
         assert layer.weight.abs().sum() > 0
     assert tuned.preprocess.mean == (0.485, 0.456, 0.406)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 from vitreous.arguments import Count, Pixels, check_fields
-from vitreous.config.model import as_size
+from vitreous.config.model import ModelConfig, as_size
 from vitreous.config.stem import Factor
 from vitreous.errors import UserError
 from vitreous.wording import Range
@@ -39,11 +40,32 @@ _BASE = (
 )
 
 
+# name: (width, depth, side of an image, dropout): compound scaling as Google's code has it. L2 is of "Self-training
+# with Noisy Student", which trains it at 475 pixels first.
+SIZES: Mapping[str, tuple[float, float, int, float]] = {
+    "B0": (1.0, 1.0, 224, 0.2),
+    "B1": (1.0, 1.1, 240, 0.2),
+    "B2": (1.1, 1.2, 260, 0.3),
+    "B3": (1.2, 1.4, 300, 0.3),
+    "B4": (1.4, 1.8, 380, 0.4),
+    "B5": (1.6, 2.2, 456, 0.4),
+    "B6": (1.8, 2.6, 528, 0.5),
+    "B7": (2.0, 3.1, 600, 0.5),
+    "L2": (4.3, 5.3, 800, 0.5),
+}
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    f"efficientnet-{size.lower()}": {"width": width, "depth": depth, "image_size": (side, side), "dropout": dropout}
+    for size, (width, depth, side, dropout) in SIZES.items()
+}
+
+
 @dataclass(frozen=True)
-class EfficientNetConfig:
+class EfficientNetConfig(ModelConfig):
     """Everything that fixes an EfficientNet's shape and function: B0, made wider and deeper by two factors."""
 
     family: ClassVar[str] = "efficientnet"
+    family_title: ClassVar[str] = "EfficientNet"
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
 
     width: Factor = 1.0
     """Factor of every layer's channels, which are then rounded to a multiple of 8."""
@@ -79,12 +101,10 @@ class EfficientNetConfig:
 
     @property
     def features(self) -> int:
-        """The length of the representation."""
         return self._channels(1280)
 
     @property
     def layers(self) -> int:
-        """How many layers can be frozen one by one: the blocks."""
         return sum(stage.blocks for stage in self.stages)
 
     def _channels(self, base: int) -> int:
@@ -99,3 +119,23 @@ class EfficientNetConfig:
         for name in ("dropout", "drop_path"):
             if not 0 <= getattr(self, name) < 1:
                 raise UserError(f"{name}={getattr(self, name)}: must be at least 0 and below 1.")
+
+    @property
+    def size_name(self) -> str | None:
+        """That of the size with this width and depth, "B0"; None if there is none."""
+        return next((size for size, shape in SIZES.items() if shape[:2] == (self.width, self.depth)), None)
+
+    def describe(self) -> str:
+        name = self.size_name
+        return f"EfficientNet-{name}" if name else f"EfficientNet of width {self.width:g}, depth {self.depth:g}"
+
+    def architecture(self) -> dict[str, str]:
+        rows = {
+            "Scaled from B0": f"width by {self.width:g}, depth by {self.depth:g}",
+            "Blocks": f"{self.layers}, in stages of {', '.join(str(stage.blocks) for stage in self.stages)}",
+            "Channels": ", ".join(f"{stage.outputs:,}" for stage in self.stages) + f"; features {self.features:,}",
+            "Norm": f"batch norm, epsilon {self.norm_eps:g}",
+            "Padding": "as little as the size needs (TensorFlow)" if self.padding == "same" else "alike on both sides",
+            "Answer is read from": "the mean over all places",
+        }
+        return {"Model": self.describe(), **self._with_ends(rows)}

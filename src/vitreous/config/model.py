@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import Field, asdict, dataclass, replace
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import Field, asdict, dataclass, fields, replace
+from difflib import get_close_matches
 from numbers import Integral
-from typing import Annotated, Any, ClassVar, Literal, Protocol
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from vitreous.arguments import Count, Merge, check_fields
+from vitreous.arguments import Count, Merge, check_fields, checked
+from vitreous.config.presets import PRESETS, hybrid_name, preset_fields
 from vitreous.config.stem import Depth, Stem
+from vitreous.config.vit_check import check_image_size, check_vit
 from vitreous.errors import UserError
 from vitreous.wording import Range
 
@@ -21,33 +26,94 @@ Pool = Literal["class", "mean", "class+mean", "attention"]
 Classifier = Literal["linear", "mlp"]
 
 
-class ModelConfig(Protocol):
-    """What the configuration of every network says: a frozen dataclass of plain values, one for each family."""
+class ModelConfig(ABC):
+    """What the configuration of every network says: a frozen dataclass derives from this, one for each family."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
-    family: ClassVar[str]
-    """The name of the family in `vitreous.model.family.FAMILIES`, kept in bundles."""
+    family: ClassVar[str]  # the name of the family in `vitreous.model.family.FAMILIES`, kept in bundles
+    family_title: ClassVar[str]  # as a person says it: "Vision Transformer"
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # fields by name, as `vitreous models` lists them
+    has_patches: ClassVar[bool] = False  # whether patches of images can be exchanged between images, and labelled
+
+    image_size: tuple[int, int]  # height and width of the images it is made for
+    channels: int
+    classes: int  # the classifier's outputs; 0 for no classifier: the network then returns the representation
 
     @property
-    def image_size(self) -> tuple[int, int]:
-        """Height and width of the images it is made for."""
-
-    @property
-    def channels(self) -> int:
-        """Of an image."""
-
-    @property
-    def classes(self) -> int:
-        """The classifier's outputs; 0 for no classifier: the network then returns the representation."""
-
-    @property
+    @abstractmethod
     def features(self) -> int:
         """The length of the representation."""
 
     @property
+    @abstractmethod
     def layers(self) -> int:
         """How many layers can be frozen one by one."""
+
+    @classmethod
+    def preset(cls, name: str, **overrides: Any) -> Self:
+        """The configuration called `name`, with these fields changed."""
+        given, known = cls.preset_fields(name), [field.name for field in fields(cls)]
+        if unknown := sorted(set(overrides) - set(known)):
+            near = get_close_matches(unknown[0], known, n=1)
+            like = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(sorted(known))}."
+            raise UserError(f"model {name!r} has no field {unknown[0]!r}; {like}")
+        return cls(**{**given, **overrides})
+
+    @classmethod
+    def preset_fields(cls, name: str) -> Mapping[str, Any]:
+        return cls.presets[name]
+
+    def for_size(self, size: tuple[int, int]) -> Self:
+        """That of the same network for images (height, width) of another size."""
+        return replace(self, image_size=size)
+
+    def for_classes(self, classes: int) -> Self:
+        """With a new classifier of so many outputs, or with 0 none."""
+        return replace(self, classes=classes)
+
+    def check_size(self, size: tuple[int, int]) -> None:
+        """Refuse images (height, width) of a size that the network cannot look at."""
+        if min(size) < 1:
+            raise UserError(f"image_size {size[0]}x{size[1]}: an image has at least one pixel.")
+
+    @property
+    def can_checkpoint(self) -> bool:
+        """Whether its layers' activations can be computed once more in the backward pass."""
+        return False
+
+    def title(self) -> str:
+        """As a person says it, after an article: "Vision Transformer", "hybrid R26+S/32"."""
+        return self.family_title
+
+    def describe(self) -> str:
+        """The title and the numbers that fix the size: "ViT of width 192, depth 12, patch 16"."""
+        found = ", ".join(
+            f"{name.replace('_', ' ')} {value:g}"
+            for name, value in self._own_fields().items()
+            if isinstance(value, int | float)
+        )
+        return f"{self.family_title} of {found}" if found else self.family_title
+
+    def architecture(self) -> dict[str, str]:
+        """What the network is made of, for reports."""
+        own = {name.replace("_", " ").capitalize(): str(value) for name, value in self._own_fields().items()}
+        return self._with_ends({**own, "Features": f"{self.features:,}"})
+
+    def input_text(self) -> str:
+        """ "224×224 pixels, 3 channels"."""
+        colours = "grey" if self.channels == 1 else f"{self.channels} channels"
+        return f"{self.image_size[0]}×{self.image_size[1]} pixels, {colours}"
+
+    def _own_fields(self) -> dict[str, Any]:
+        return {
+            name: value for name, value in asdict(self).items() if name not in ("image_size", "channels", "classes")
+        }
+
+    def _with_ends(self, rows: Mapping[str, str]) -> dict[str, str]:
+        """Rows of `architecture` between what goes in and what comes out."""
+        classes = f"{self.classes:,}" if self.classes else "none: it gives representations"
+        return {"Input": self.input_text(), **rows, "Classes": classes}
 
 
 def model_to_json(config: ModelConfig) -> dict[str, Any]:
@@ -55,14 +121,22 @@ def model_to_json(config: ModelConfig) -> dict[str, Any]:
     return {"family": config.family, **asdict(config)}
 
 
+def with_article(text: str) -> str:
+    """ "A Vision Transformer", "An EfficientNet"."""
+    return f"{'An' if text[0] in 'AEIOU' else 'A'} {text}"
+
+
 @dataclass(frozen=True)
-class ViTConfig:
+class ViTConfig(ModelConfig):
     """Everything that fixes a Vision Transformer's shape and function.
 
-    The defaults are the paper's. `vitreous.model.presets.preset("B/16")` fills in the sizes.
+    The defaults are the paper's. `preset("B/16")` fills in the sizes.
     """
 
     family: ClassVar[str] = "vit"
+    family_title: ClassVar[str] = "Vision Transformer"
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
+    has_patches: ClassVar[bool] = True
 
     width: Count
     """D, the length of a token."""
@@ -201,80 +275,76 @@ class ViTConfig:
         if min(self.image_size) < 1 or min(self.sincos_grid or (1,)) < 1:
             name = "image_size" if min(self.image_size) < 1 else "sincos_grid"
             raise UserError(f"{name}={getattr(self, name)}: must be at least 1 on both sides.")
-        self._check_combinations()
+        check_vit(self)
 
-    def _check_combinations(self) -> None:
-        if self.width % self.heads:
-            nearby = range(max(1, self.heads - 1000), min(self.heads + 1000, self.width) + 1)
-            fitting = [heads for heads in nearby if self.width % heads == 0] or [1]
-            best = min(fitting, key=lambda heads: abs(heads - self.heads))
-            raise UserError(f"heads={self.heads}: does not divide width={self.width}; {best} does.")
-        if self.pool.startswith("class") and not self.class_token:
-            raise UserError(
-                f"pool={self.pool!r}: there is no class token to read; set class_token=True, or pool to 'mean' or "
-                "'attention'."
-            )
-        if self.position == "sincos-2d" and self.width % 4:
-            raise UserError(
-                f"position='sincos-2d': needs a width divisible by 4, not {self.width}; {_nearest(self.width, 4)}."
-            )
-        if self.position == "learned-2d" and self.width % 2:
-            raise UserError(f"position='learned-2d': needs an even width, not {self.width}; {_nearest(self.width, 2)}.")
-        if self.norm == "after" and self.norm_after_pool:
-            raise UserError("norm_after_pool=True: norm='after' has no final norm to move; set one of them back.")
-        if self.pool == "class+mean" and self.norm_after_pool:
-            raise UserError("norm_after_pool=True: pool='class+mean' has two vectors, not one; set one of them back.")
-        if self.distilled and (self.pool != "class" or self.norm_after_pool or self.classifier != "linear"):
-            raise UserError(
-                "distilled=True: both classifiers read a token each; it needs pool='class', classifier='linear' and "
-                "norm_after_pool=False."
-            )
-        if self.classifier == "mlp" and not self.classes:
-            raise UserError(
-                "classifier='mlp': there is none with classes=0; give the number of classes, or classifier='linear'."
-            )
-        self._check_window()
-        self._check_merge()
-        self._check_stem()
-        check_image_size(self.image_size, self.patch, self.pad)
+    @classmethod
+    def preset_fields(cls, name: str) -> Mapping[str, Any]:
+        return preset_fields(name)
 
-    def _check_window(self) -> None:
-        if self.attention != "neighbourhood":
-            if self.window is not None:
-                raise UserError(
-                    f"window={self.window}: only attention='neighbourhood' has one; set it, or leave the window out."
-                )
-        elif self.window is None or self.window % 2 == 0:
-            raise UserError(
-                f"window={self.window}: attention='neighbourhood' needs the side of the square around each patch, an "
-                "odd number of patches; give 3, 5, 7 or another."
-            )
+    def for_size(self, size: tuple[int, int]) -> ViTConfig:
+        return self.resized(size)
 
-    def _check_merge(self) -> None:
-        if self.merge and self.attention != "full":
-            raise UserError(
-                f"merge={self.merge}: a merged token has no single place, and attention={self.attention!r} needs one; "
-                "set merge=0, or attention='full'."
-            )
-        if self.merge and self.position == "relative":
-            raise UserError(
-                f"merge={self.merge}: a merged token has no single place, and position='relative' compares places in "
-                "every block; set merge=0, or another position."
-            )
+    def for_classes(self, classes: int) -> ViTConfig:
+        return replace(self, classes=classes, classifier="linear")
 
-    def _check_stem(self) -> None:
+    def check_size(self, size: tuple[int, int]) -> None:
+        check_image_size(size, self.patch, self.pad)
+
+    @property
+    def can_checkpoint(self) -> bool:
+        return not self.merge  # what a block merges would have to be kept with its input
+
+    def title(self) -> str:
+        name = None if self.stem is None else hybrid_name(self)
+        return self.family_title if self.stem is None else f"hybrid {name}" if name else "hybrid"
+
+    def describe(self) -> str:
+        near = {"neighbourhood": f", attention to {self.window}×{self.window} patches", "axial": ", axial attention"}
+        size, odd = f"width {self.width}, depth {self.depth}", near.get(self.attention, "")
+        odd += f", merging {self.merge} tokens per block" if self.merge else ""
         if self.stem is None:
-            return
-        if self.patch % self.stem.stride:
-            raise UserError(
-                f"patch={self.patch}: the stem halves the image down to 1/{self.stem.stride} of its side, so a patch "
-                f"has a multiple of {self.stem.stride} pixels; {_nearest(self.patch, self.stem.stride)}."
+            return f"ViT of {size}, patch {self.patch}{odd}"
+        token = f"a token for {self.patch}×{self.patch} pixels"
+        return f"{self.title()} ({self.stem.describe()}, ViT of {size}, {token}{odd})"
+
+    def architecture(self) -> dict[str, str]:
+        (rows, columns), rest = self.grid, "the class token and its like to all"
+        tokens = ", the class token" * self.class_token + ", the distillation token" * self.distilled
+        tokens += f", {self.registers} registers" if self.registers else ""
+        found = {} if self.stem is None else {"Stem": self.stem.architecture()}
+        found |= {
+            "Patches": f"{rows}×{columns} of {self.patch}×{self.patch} pixels",
+            "Tokens": f"{self.prefix + self.patches}: {self.patches} patches{tokens}",
+            "Width, depth, heads": f"{self.width}, {self.depth}, {self.heads}",
+        }
+        if self.attention == "neighbourhood":
+            found["Attention"] = f"to the {self.window}×{self.window} patches around each; {rest}"
+        elif self.attention == "axial":
+            found["Attention"] = f"along rows and columns in turn; {rest}"
+        if self.merge:
+            left = self.patches - sum(self.merges(self.patches))
+            found["Token merging"] = (
+                f"{2 * self.merge} in every second block: {self.patches} patch tokens become {left}"
             )
-        if self.patch_dropout:
-            raise UserError(
-                f"patch_dropout={self.patch_dropout}: the stem looks at all patches at once, so none can be left out; "
-                "set it to 0, or use a model without a stem."
-            )
+        found["MLP"] = f"{self.mlp_width} units, {self.mlp}"
+        found["Positions"] = self.position
+        found["Answer is read from"] = {
+            "class": "the class token",
+            "mean": "the mean of the patches",
+            "class+mean": "the class token and the mean of the patches",
+            "attention": "a learned query that attends to the patches",
+        }[self.pool]
+        return self._with_ends(found)
+
+
+@checked
+def preset(name: str, **overrides: Any) -> ViTConfig:
+    """The configuration called `name`: size/patch, and @side or @heightxwidth unless 224; `overrides` set fields.
+
+    A hybrid's name has its stem first: R, R26 or R50 for the published ResNets, C for light convolutions, as many as
+    halve the side down to the patch.
+    """
+    return ViTConfig.preset(name, **overrides)
 
 
 def as_size(given: object) -> object:
@@ -285,22 +355,3 @@ def as_size(given: object) -> object:
 def grid_of(size: tuple[int, int], patch: int) -> tuple[int, int]:
     """Rows and columns of patches in an image (height, width), padded if need be."""
     return -(-size[0] // patch), -(-size[1] // patch)
-
-
-def check_image_size(size: tuple[int, int], patch: int, pad: bool) -> None:
-    """Refuse a (height, width) that the patch does not divide, unless images are padded."""
-    if min(size) < 1:
-        raise UserError(f"image_size {size[0]}x{size[1]}: an image has at least one pixel; the patch is {patch}.")
-    if pad:
-        return
-    for name, side in zip(("height", "width"), size, strict=True):
-        if side % patch:
-            raise UserError(
-                f"image_size {size[0]}x{size[1]}: the {name} {side} is not a multiple of the patch {patch}; "
-                f"{_nearest(side, patch)}, or set pad=True."
-            )
-
-
-def _nearest(value: int, step: int) -> str:
-    below, above = value // step * step, (value // step + 1) * step
-    return f"the nearest that work are {below} and {above}" if below else f"the smallest that works is {above}"

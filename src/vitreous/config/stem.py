@@ -11,7 +11,7 @@ from vitreous.wording import Range
 
 DEEPEST = 10_000
 """Blocks; ten times as many as anybody has trained."""
-MOST_STAGES = 8
+MAX_STAGES = 8
 """Of a convolutional network; each halves the image, and four are usual."""
 GROUPS = 32
 """Of every group norm."""
@@ -23,8 +23,8 @@ Factor = Annotated[float, Range(above=0, most=100)]
 
 def check_stages(name: str, stages: object, example: str) -> None:
     """Refuse more stages than an image can be halved for; whether each is a number is not looked at."""
-    if isinstance(stages, list | tuple) and len(stages) > MOST_STAGES:
-        raise UserError(f"{name}: {len(stages):,} stages; give at most {MOST_STAGES}, for example {example}.")
+    if isinstance(stages, list | tuple) and len(stages) > MAX_STAGES:
+        raise UserError(f"{name}: {len(stages):,} stages; give at most {MAX_STAGES}, for example {example}.")
 
 
 def check_groups(name: str, width: float) -> None:
@@ -57,6 +57,13 @@ class ResNetStem:
         """Channels of the feature map."""
         return 4 * self.root_width * 2 ** (len(self.depths) - 1) if self.depths else self.root_width
 
+    def describe(self) -> str:
+        return f"ResNet-{3 * sum(self.depths) + 2} stem" if self.depths else "stem of a ResNet's root"
+
+    def architecture(self) -> str:
+        stages = f", then stages of {', '.join(map(str, self.depths))} blocks" if self.depths else ""
+        return f"7×7 convolution and pooling{stages}: {self.features:,} channels, 1/{self.stride} of the side"
+
     def __post_init__(self) -> None:
         check_stages("stem.depths", self.depths, "(3, 4, 9)")
         check_fields(self)
@@ -79,6 +86,12 @@ class ConvStem:
     def features(self) -> int:
         """Channels of the feature map."""
         return self.widths[-1]
+
+    def describe(self) -> str:
+        return f"stem of {len(self.widths)} convolution{'s' * (len(self.widths) > 1)}"
+
+    def architecture(self) -> str:
+        return f"3×3 convolutions of {', '.join(map(str, self.widths))} channels, each pooled to half the side"
 
     def __post_init__(self) -> None:
         check_stages("stem.widths", self.widths, "(64, 128)")

@@ -57,7 +57,7 @@ class Rollout(Trace):
 def query_tokens(model: TracesAttention, query: int | None = None) -> slice:
     """The tokens whose mean attention is shown: the patch `query`, or those that the prediction is read from."""
     if query is None:
-        return model.answer_tokens()
+        return model.output_tokens()
     return slice(model.config.prefix + query, model.config.prefix + query + 1)
 
 

@@ -79,7 +79,7 @@ def logits_without(model: Network | LeavesPatchesOut, image: Tensor, hidden: Ten
     """(W, K): the logits of one image (1, C, H, W) without the patches of each row of `hidden` (W, N)."""
     if can_leave_patches_out(model):
         keep = (~hidden).nonzero()[:, 1].reshape(len(hidden), -1)
-        return model(image.expand(len(keep), -1, -1, -1), keep=keep)
+        return model(image.expand(len(keep), -1, -1, -1), keep_ids=keep)
     size = (image.shape[2], image.shape[3])
     cells = hidden.float().reshape(-1, 1, *occluded_grid(model, size))
     logits: Tensor = model(image * (1 - F.interpolate(cells, size, mode="nearest")))  # 0 is the mean colour

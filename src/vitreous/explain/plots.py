@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from vitreous.config.model import grid_of
 from vitreous.explain.attention import cell_distances
-from vitreous.model.family import first_convolution
 from vitreous.model.network import Network, has_stem
 from vitreous.model.vit import ViT
 
@@ -33,7 +32,7 @@ def filter_components(model: Network, count: int = FILTERS) -> tuple[NDArray[np.
     Each has length 1, and its share is that in the whole. Their sign means nothing; the largest number of each is made
     positive. None if no convolution looks at the pixels, channels together.
     """
-    found = first_convolution(model)
+    found = model.first_convolution()
     if found is None or found[1].groups != 1:
         return None
     weight = found[1].weight.detach().float()

@@ -44,7 +44,7 @@ def removal_curves(model: LeavesPatchesOut, images: Tensor, order: Tensor, targe
         for fraction in FRACTIONS:
             cut = min(max(round(fraction * count), 1), count - 1)
             for curve, keep in ((deletion, order[:, cut:]), (insertion, order[:, :cut])):
-                probabilities = class_probabilities(model(images, keep=keep))
+                probabilities = class_probabilities(model(images, keep_ids=keep))
                 curve.append(probabilities.gather(1, targets[:, None])[:, 0])
     return torch.stack(deletion, dim=1), torch.stack(insertion, dim=1)
 

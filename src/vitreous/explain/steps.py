@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from vitreous.config.model import ViTConfig
 from vitreous.errors import UserError
 from vitreous.model.layers import split_heads
-from vitreous.model.neighbourhood import reach_mask
+from vitreous.model.neighbourhood import window_mask
 from vitreous.model.position import Grid, Layout
 from vitreous.model.predictions import class_probabilities
 from vitreous.model.trace import Trace
@@ -195,7 +195,7 @@ def _attention(attn: Attention, x: Tensor, layout: Layout, query_token: int, hea
     bias = None if attn.rel_pos is None else attn.rel_pos(layout)[0, :, query_token]
     scores = products / q.shape[2] ** 0.5
     scores = scores if bias is None else scores + bias
-    seen = None if attn.reach.covers(layout.grid) else reach_mask(attn.reach, layout)[0, 0, query_token]
+    seen = None if attn.window.covers(layout.grid) else window_mask(attn.window, layout)[0, 0, query_token]
     weights = (scores if seen is None else scores.masked_fill(~seen, float("-inf"))).softmax(dim=1)
     summed = (weights[:, None] @ v)[:, 0]  # (h, d)
     return {

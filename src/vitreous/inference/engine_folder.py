@@ -17,13 +17,14 @@ from vitreous.arguments import Count
 from vitreous.config.data import Preprocess
 from vitreous.config.engine import EngineName, Precision
 from vitreous.config.fields import from_fields
+from vitreous.config.model import with_article
 from vitreous.errors import UserError
 from vitreous.evaluation.intervals import Paired
 from vitreous.inference.engine import GraphEngine, InferenceModel
 from vitreous.inference.engines import ENGINES, find_engine
 from vitreous.inference.verify import Agreement
 from vitreous.inputs import as_text, read_json
-from vitreous.model.family import called, config_from_json, described
+from vitreous.model.family import config_from_json
 from vitreous.storage.files import new_folder
 from vitreous.storage.manifest import (
     MANIFEST,
@@ -173,9 +174,9 @@ def engine_card(metadata: EngineMetadata) -> str:
     )
     precision = "float32" if metadata.precision == "fp32" else "int8"
     paragraphs = [
-        f"# {called(config)} for {ENGINES[metadata.runtime].title}, {precision}",
-        f"{described(config)}. Input: uint8 (count, {metadata.preprocess.channels}, {height}, {width}), not "
-        f"normalised. Outputs: {outputs}.",
+        f"# {with_article(config.title())} for {ENGINES[metadata.runtime].title}, {precision}",
+        f"{with_article(config.describe())}. Input: uint8 (count, {metadata.preprocess.channels}, {height}, {width}), "
+        f"not normalised. Outputs: {outputs}.",
         f"Compared with the network in PyTorch on {verified.images:,} images: {verified.same_label:,} have the same "
         f"label, {verified.equal:,} the same numbers up to rounding. Probabilities differ by at most "
         f"{verified.max_probability_difference:.2g}, representations by {verified.max_representation_difference:.2g} "

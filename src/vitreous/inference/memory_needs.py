@@ -18,13 +18,7 @@ from vitreous.distributed.world import ALONE, World
 from vitreous.errors import UserError
 from vitreous.explain.request import Method
 from vitreous.memory import check_memory
-from vitreous.model.family import (
-    count_activation_bytes,
-    count_forward_bytes,
-    count_parameters,
-    for_size,
-    inference_batch,
-)
+from vitreous.model.family import count_activation_bytes, count_forward_bytes, count_parameters, inference_batch
 from vitreous.weights.bundle import Bundle
 
 FLOAT_BYTES = 4
@@ -76,7 +70,7 @@ def training_bytes(training: Training, images: int, shards: int = 1) -> float:
     for view in training.objective.views.values():
         size = view.size or config.image_size
         views += view.count * config.channels * math.prod(size) * FLOAT_BYTES
-        seen = config if size == config.image_size else for_size(config, size)
+        seen = config if size == config.image_size else config.for_size(size)
         activations += view.count * count_activation_bytes(seen)
     if isinstance(config, ViTConfig) and isinstance(training.objective, TokenLabel):
         labels = config.patches * config.classes * FLOAT_BYTES
@@ -140,4 +134,4 @@ def choose_bias_batch(bundle: Bundle) -> int:
 
 def _at(config: ModelConfig, preprocess: Preprocess) -> ModelConfig:
     """The model's configuration at the size at which images are given to it."""
-    return config if preprocess.size == config.image_size else for_size(config, preprocess.size)
+    return config if preprocess.size == config.image_size else config.for_size(preprocess.size)

@@ -20,8 +20,8 @@ EPSILON = 1e-8
 class PaddedConvolution(Convolution):
     """A convolution whose output has a place for each place of the input, or for each `stride`-th.
 
-    same: pad as TensorFlow's "SAME" does: as little as the image's size needs, and of an odd number the larger part
-        at the right and bottom. Otherwise pad both sides alike, whatever the size.
+    tf_padding: pad as TensorFlow's "SAME" does: as little as the image's size needs, and of an odd number the
+        larger part at the right and bottom. Otherwise pad both sides alike, whatever the size.
     """
 
     def __init__(
@@ -33,9 +33,9 @@ class PaddedConvolution(Convolution):
         *,
         groups: int = 1,
         bias: bool = False,
-        same: bool = False,
+        tf_padding: bool = False,
     ) -> None:
-        by_size = same and stride > 1  # with stride 1 and an odd kernel both ways are one
+        by_size = tf_padding and stride > 1  # with stride 1 and an odd kernel both ways are one
         super().__init__(
             inputs, outputs, kernel, stride, padding=0 if by_size else kernel // 2, groups=groups, bias=bias
         )
@@ -49,7 +49,6 @@ class PaddedConvolution(Convolution):
         return out
 
     def kernel_weight(self) -> Tensor:
-        """The kernels that are applied."""
         return self.weight
 
 
@@ -85,11 +84,11 @@ def initialise_convolutions(network: nn.Module, seed: int) -> None:
 
     Norms start as the identity, biases and the classifier at zero.
     """
-    draw = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     for module in network.modules():
         if isinstance(module, nn.Conv2d):
             fed = module.weight[:, 0].numel() // module.groups
-            module.weight.normal_(0.0, (2 / fed) ** 0.5, generator=draw)
+            module.weight.normal_(0.0, (2 / fed) ** 0.5, generator=generator)
         elif isinstance(module, nn.Linear):
             zeros_(module.weight)
         elif isinstance(module, nn.GroupNorm | nn.BatchNorm2d):

@@ -1,197 +1,63 @@
-"""What a Vision Transformer costs: parameters, operations and activation memory, counted from its configuration.
-
-Counted part by part in the order of the paper's equations, without torch, so that asking is instant; the tests hold
-the counts against real models, torch's own FLOP counter, and what autograd really keeps.
-"""
+"""What a network costs, and how to find it by running one that has shapes and no numbers (torch's meta device)."""
 
 from __future__ import annotations
 
-import math
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from vitreous.config.model import ViTConfig
-from vitreous.model.reach import count_scores, reach_of, tiles_of
-from vitreous.model.stem_cost import count_stem_flops, count_stem_kept, count_stem_parameters, largest_stem_map
+if TYPE_CHECKING:  # torch takes a second to import, and what our own families cost is counted without it
+    from torch import Tensor, nn
 
-
-def count_parameters(c: ViTConfig) -> int:
-    """Learned numbers, all of them."""
-    D, rows, columns = c.width, *c.grid
-    embedding = _dense(_patch_numbers(c), D) + c.prefix * D
-    if c.stem is not None:
-        embedding += count_stem_parameters(c.stem, c.channels)
-    positions = {
-        "learned-1d": (c.prefix_positions + c.patches) * D,
-        "learned-2d": (rows + columns) * (D // 2),
-        "relative": c.depth * c.heads * ((2 * rows - 1) * (2 * columns - 1) + 3),
-    }
-    block = _dense(D, 3 * D) + _dense(D, D) + _mlp_parameters(c) + 4 * D
-    if c.layer_scale is not None:
-        block += 2 * D
-    if c.qk_norm:
-        block += 4 * (D // c.heads)
-    final = 2 * D if c.norm == "before" else 0
-    if c.pool == "attention":
-        final += D + _dense(D, D) + _dense(D, 2 * D) + _dense(D, D) + 2 * D + _mlp_parameters(c)
-    if c.classifier == "mlp":
-        final += _dense(c.features, c.features)
-    if c.classes:
-        final += _dense(c.features, c.classes) * (2 if c.distilled else 1)
-    return embedding + positions.get(c.position, 0) + c.depth * block + final
+    from vitreous.model.network import Network
 
 
-def count_flops(c: ViTConfig, keep: float = 1.0) -> int:
-    """Floating-point operations of the matrix products that one image's forward pass takes.
+class NetworkCost(NamedTuple):
+    """What one image costs, in float32."""
 
-    A multiplication and an addition are two. The last block computes only what is read of it.
-    keep: the share of the patches that are looked at.
-    """
-    D, N = c.width, max(1, round(keep * c.patches))
-    total = _product(N, _patch_numbers(c), D)
-    if c.stem is not None:
-        total += count_stem_flops(c.stem, c.channels, _padded_size(c))
-    for layer, (T, Q, M) in enumerate(_tokens(c, N)):
-        total += _product(Q, D, D) + _product(T, D, 2 * D)  # q; k and v
-        total += 4 * D * _scores(c, layer, Q, T - c.prefix)  # q k^T, and attention times v, over all heads
-        total += _product(Q, D, D) + _mlp_flops(c, M)
-        if M < Q:
-            odd, even = (T - c.prefix) // 2, (T - c.prefix + 1) // 2
-            total += _product(odd, D // c.heads, even) + _product(even, Q - M, D)  # which are alike; their means
-    if c.pool == "attention":
-        total += (
-            _product(1, D, D) + _product(N, D, 2 * D) + 2 * _product(1, D, N) + _product(1, D, D) + _mlp_flops(c, 1)
-        )
-    if c.classifier == "mlp":
-        total += _product(1, c.features, c.features)
-    return total + _product(1, c.features, c.classes) * (2 if c.distilled else 1)
+    parameters: int
+    flops: int
+    """Of a forward pass: floating-point operations of matrix products and convolutions; a multiply-add is two."""
+    activation_bytes: int
+    """That a training step keeps from the forward pass for the backward pass."""
+    forward_bytes: int
+    """That a forward pass needs at once where no gradient is wanted."""
+    largest_activation: int
+    """Bytes of the largest tensor."""
 
 
-def count_activation_bytes(c: ViTConfig) -> int:
-    """Bytes of one image that a float32 training step keeps from the forward pass for the backward pass.
+def measure_cost(network: Network) -> NetworkCost:
+    """That of a network on the meta device."""
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
 
-    Within 2 % of what autograd keeps; with a relative bias, which goes without fused attention, up to a quarter less.
-    """
-    D, h = c.width, c.heads
-    kept = _kept_of_patches(c)
-    for layer, (T, Q, M) in enumerate(_tokens(c, c.patches)):
-        kept += 2 * T * D + _kept_of_attention(c, layer, Q, T)  # before and after norm 1
-        kept += 2 * M * D + {"gelu": 2, "relu": 1, "swiglu": 4}[c.mlp] * M * c.mlp_width  # around norm 2; in the MLP
-        kept += 2 * (M + T)  # mean and standard deviation of the norms
-        if M < Q:
-            kept += (T - c.prefix + 1) // 2 * (Q - M)  # which token takes in which
-        if c.layer_scale is not None:
-            kept += (Q + M) * D
-        if c.qk_norm:
-            kept += (Q + T) * D + 2 * h * (Q + T)
-        if c.position == "relative":
-            kept += h * Q * T
-    kept += M * D  # of the last block
-    if c.pool == "attention":
-        kept += 3 * c.patches * D
-    return 4 * kept
+    c = network.config
 
+    def images(count: int) -> Tensor:
+        return torch.empty(count, c.channels, *c.image_size, device="meta")
 
-def count_checkpointed_bytes(c: ViTConfig) -> int:
-    """The same where each block keeps its input only, until the backward pass computes it again."""
-    return 4 * (_kept_of_patches(c) + sum(tokens.entering for tokens in _tokens(c, c.patches)) * c.width)
+    largest = 0
 
+    def see(module: nn.Module, inputs: object, output: object) -> None:
+        nonlocal largest
+        if isinstance(output, torch.Tensor):
+            largest = max(largest, output.numel() * output.element_size())
 
-def count_forward_bytes(c: ViTConfig) -> int:
-    """Bytes of one image that a float32 forward pass needs at once where no gradient is wanted: those of an MLP."""
-    T = c.prefix + c.patches - c.merges(c.patches)[0]
-    kept = 2 * T * c.width + 2 * T * _mlp_hidden(c) + c.patches * c.channels * c.patch**2
-    return 4 * (kept + (2 * c.heads * T * T if c.position == "relative" else 0))
+    hooks = [module.register_forward_hook(see) for module in network.modules()]
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        network.eval()(images(1))
+    for hook in hooks:
+        hook.remove()
 
+    own = {tensor.untyped_storage()._cdata for tensor in (*network.parameters(), *network.buffers())}
+    saved: dict[int, Tensor] = {}  # by storage; they are held, for an address means one storage only while that lives
 
-CACHED = 10_000_000
-"""Bytes of the largest activation up to which a forward pass is fastest: beyond, memory is asked of the system anew in
-each layer (docs/log.md)."""
-FEWEST, MOST = 4, 128
-"""Images in a batch, whatever the size."""
+    def save(tensor: Tensor) -> Tensor:
+        if (address := tensor.untyped_storage()._cdata) not in own:
+            saved[address] = tensor
+        return tensor
 
-
-def inference_batch(c: ViTConfig) -> int:
-    """How many images to look at at once where no gradient is needed."""
-    largest = (c.prefix + c.patches - c.merges(c.patches)[0]) * _mlp_hidden(c)
-    if c.stem is not None:
-        largest = max(largest, largest_stem_map(c.stem, c.channels, _padded_size(c)))
-    return max(FEWEST, min(MOST, CACHED // (4 * largest)))
-
-
-class _Tokens(NamedTuple):
-    """How many tokens a block has."""
-
-    entering: int
-    asking: int
-    """That have a query: all, but in the last block only those that are read."""
-    thinking: int
-    """That its MLP sees: those that ask, less those that are merged."""
-
-
-def _tokens(c: ViTConfig, patches: int) -> list[_Tokens]:
-    """Of each block, for an image with so many patches."""
-    found, left = [], c.prefix + patches
-    for count in c.merges(patches):
-        found.append(_Tokens(left, left, left - count))
-        left -= count
-    if c.tokens_read is not None:
-        found[-1] = _Tokens(left, c.tokens_read, c.tokens_read)
-    return found
-
-
-def _patch_numbers(c: ViTConfig) -> int:
-    """What the projection reads of a patch."""
-    channels, side = c.kernel
-    return channels * side**2
-
-
-def _padded_size(c: ViTConfig) -> tuple[int, int]:
-    return c.grid[0] * c.patch, c.grid[1] * c.patch
-
-
-def _scores(c: ViTConfig, layer: int, queries: int, patches: int) -> int:
-    """Pairs of a query and a key that a block computes for one head.
-
-    A bias, or patches left out, need the full matrix whatever the reach.
-    """
-    if queries <= c.prefix or c.position == "relative" or patches < c.patches:
-        return queries * (c.prefix + patches)
-    return count_scores(reach_of(c, layer), c.grid, c.prefix)
-
-
-def _kept_of_patches(c: ViTConfig) -> int:
-    """Numbers that are kept of one image before the first block: its patches, and what a stem keeps."""
-    stem = 0 if c.stem is None else count_stem_kept(c.stem, c.channels, _padded_size(c))
-    return c.patches * _patch_numbers(c) + stem
-
-
-def _kept_of_attention(c: ViTConfig, layer: int, queries: int, tokens: int) -> int:
-    """Numbers that a block's attention keeps of one image: q, k, v, what was read, and a sum for each query."""
-    D, T, h = c.width, tokens, c.heads
-    tiles = None if queries <= c.prefix or c.position == "relative" else tiles_of(reach_of(c, layer), c.grid)
-    whole = (queries + 2 * T) * D
-    if tiles is None:
-        return whole + queries * D + h * queries
-    cut = math.prod(tiles.count) * (2 * tiles.queries * D + 2 * (tiles.keys + c.prefix) * D + h * tiles.queries)
-    of_prefix = whole + c.prefix * (D + h) if c.prefix else 0
-    return cut + of_prefix + T * D
-
-
-def _dense(inputs: int, outputs: int) -> int:
-    return inputs * outputs + outputs
-
-
-def _mlp_parameters(c: ViTConfig) -> int:
-    return _dense(c.width, _mlp_hidden(c)) + _dense(c.mlp_width, c.width)
-
-
-def _mlp_flops(c: ViTConfig, tokens: int) -> int:
-    return _product(tokens, c.width, _mlp_hidden(c)) + _product(tokens, c.mlp_width, c.width)
-
-
-def _mlp_hidden(c: ViTConfig) -> int:
-    return c.mlp_width * (2 if c.mlp == "swiglu" else 1)
-
-
-def _product(rows: int, inner: int, columns: int) -> int:
-    return 2 * rows * inner * columns
+    count = 2  # a norm over the batch refuses a single image
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(save, lambda tensor: tensor):
+        network.train()(images(count))
+    activations = sum(tensor.untyped_storage().nbytes() for tensor in saved.values()) // count
+    parameters = sum(parameter.numel() for parameter in network.parameters())
+    return NetworkCost(parameters, int(counter.get_total_flops()), activations, 2 * largest, largest)

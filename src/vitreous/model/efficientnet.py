@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from functools import partial
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -16,12 +17,12 @@ from torch import Tensor, nn
 from vitreous.config.efficientnet import EfficientNetConfig, Stage
 from vitreous.distributed.world import ALONE, World
 from vitreous.model.convolution import PaddedConvolution, check_images, initialise_convolutions
-from vitreous.model.draws import draw
 from vitreous.model.initialise import Convolution, Linear
+from vitreous.model.keyed_random import keyed_uniform
 from vitreous.model.network import Network
 
 DROPOUT, BLOCKS = 0, 1
-"""Streams of `draw`: for dropout, and for the stochastic depth of block 0, then of block 1 and so on."""
+"""Streams of `keyed_uniform`: for dropout, and for the stochastic depth of block 0, then of block 1 and so on."""
 MOMENTUM = 0.01
 """Share of a batch in the running statistics once there were a hundred: TensorFlow's decay of 0.99."""
 
@@ -103,14 +104,14 @@ class Residual(nn.Module, ABC):
     def branch(self, x: Tensor) -> Tensor:
         """(B, inputs, H, W) to (B, outputs, H/stride, W/stride)."""
 
-    def forward(self, x: Tensor, chance: Tensor | None = None) -> Tensor:
-        """The same; chance: (B,) in [0, 1) that decides on stochastic depth; None: torch's generator."""
+    def forward(self, x: Tensor, uniform: Tensor | None = None) -> Tensor:
+        """The same; uniform: (B,) in [0, 1) that decides on stochastic depth; None: torch's generator."""
         y = self.branch(x)
         if not self.skips:
             return y
         if self.training and self.drop_path:
-            chance = torch.rand(len(x), device=x.device) if chance is None else chance
-            kept = chance[:, None, None, None] >= self.drop_path
+            uniform = torch.rand(len(x), device=x.device) if uniform is None else uniform
+            kept = uniform[:, None, None, None] >= self.drop_path
             y = y * (kept / (1 - self.drop_path)).to(y.dtype)  # scaled so that the mean stays
         return x + y
 
@@ -120,7 +121,7 @@ class Separable(Residual):
 
     def __init__(self, c: EfficientNetConfig, inputs: int, stage: Stage, stride: int, drop_path: float) -> None:
         super().__init__(inputs, stage.outputs, stride, drop_path)
-        padded = partial(PaddedConvolution, same=c.padding == "same")
+        padded = partial(PaddedConvolution, tf_padding=c.padding == "same")
         self.conv_dw = padded(inputs, inputs, stage.kernel, stride, groups=inputs)
         self.bn1 = NormSwish(inputs, c.norm_eps)
         self.se = SqueezeExcite(inputs, max(1, inputs // 4))
@@ -138,7 +139,7 @@ class MBConv(Residual):
 
     def __init__(self, c: EfficientNetConfig, inputs: int, stage: Stage, stride: int, drop_path: float) -> None:
         super().__init__(inputs, stage.outputs, stride, drop_path)
-        padded = partial(PaddedConvolution, same=c.padding == "same")
+        padded = partial(PaddedConvolution, tf_padding=c.padding == "same")
         inner = inputs * stage.expansion
         self.conv_pw = padded(inputs, inner, 1)
         self.bn1 = NormSwish(inner, c.norm_eps)
@@ -156,15 +157,15 @@ class MBConv(Residual):
 
 
 class EfficientNet(Network):
-    """An EfficientNet. Weights are drawn from `seed` alone (None: left undefined, to be loaded); the classifier starts
-    at 0."""
+    """An EfficientNet. The classifier starts at 0."""
 
     config: EfficientNetConfig
+    embedding: ClassVar[tuple[str, ...]] = ("conv_stem.", "bn1.")
 
     def __init__(self, config: EfficientNetConfig, *, seed: int | None = 0) -> None:
         super().__init__()
         self.config = c = config
-        self.conv_stem = PaddedConvolution(c.channels, c.stem_width, 3, 2, same=c.padding == "same")
+        self.conv_stem = PaddedConvolution(c.channels, c.stem_width, 3, 2, tf_padding=c.padding == "same")
         self.bn1 = NormSwish(c.stem_width, c.norm_eps)
         self.blocks = nn.Sequential()
         number = 0
@@ -182,6 +183,12 @@ class EfficientNet(Network):
         if seed is not None:
             initialise_convolutions(self, seed)
 
+    def layers(self) -> list[nn.Module]:
+        return [block for stage in self.blocks.children() for block in stage.children()]
+
+    def classifiers(self) -> list[nn.Linear]:
+        return [self.classifier] if isinstance(self.classifier, nn.Linear) else []
+
     def feature_map(self, images: Tensor, *, keys: Tensor | None = None) -> Tensor:
         """(B, D, h, w): the last features that still have a place.
 
@@ -192,8 +199,8 @@ class EfficientNet(Network):
         x: Tensor = self.bn1(self.conv_stem(images))
         if not self.training or not self.config.drop_path:
             keys = None
-        for number, block in enumerate(block for stage in self.blocks.children() for block in stage.children()):
-            x = block(x, None if keys is None else draw(keys, BLOCKS + number, 1)[:, 0])
+        for number, block in enumerate(self.layers()):
+            x = block(x, None if keys is None else keyed_uniform(keys, BLOCKS + number, 1)[:, 0])
         out: Tensor = self.bn2(self.conv_head(x))
         return out
 
@@ -205,12 +212,11 @@ class EfficientNet(Network):
         elif keys is None:
             y = F.dropout(y, p)
         else:
-            y = y * ((draw(keys, DROPOUT, y.shape[1]) >= p) / (1 - p)).to(y.dtype)
-        scores: Tensor = self.classifier(y)
-        return scores
+            y = y * ((keyed_uniform(keys, DROPOUT, y.shape[1]) >= p) / (1 - p)).to(y.dtype)
+        logits: Tensor = self.classifier(y)
+        return logits
 
     def forward(self, images: Tensor, *, keys: Tensor | None = None) -> Tensor:
-        """Class scores (B, K); the representation (B, D) when there is no classifier."""
         return self.classify(self.feature_map(images, keys=keys), keys=keys)
 
     def representation(self, images: Tensor, *, keys: Tensor | None = None) -> Tensor:

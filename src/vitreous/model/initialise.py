@@ -36,7 +36,7 @@ def initialise(model: ViT, seed: int) -> None:
     """
     from vitreous.model.convolution import initialise_convolutions  # which is made of the layers above
 
-    draw = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     if model.patch_embed.backbone is not None:
         initialise_convolutions(model.patch_embed.backbone, seed)
     for name, parameter in model.named_parameters():
@@ -48,17 +48,17 @@ def initialise(model: ViT, seed: int) -> None:
         elif owner.startswith("norm") or owner.endswith("norm"):
             constant_(parameter, 1.0 if kind == "weight" else 0.0)
         elif name.startswith("pos_embed") or name == "reg_token":
-            normal_(parameter, std=0.02, generator=draw)
+            normal_(parameter, std=0.02, generator=generator)
         elif kind == "latent":
-            xavier_uniform_(parameter[0], generator=draw)
+            xavier_uniform_(parameter[0], generator=generator)
         elif name in ("patch_embed.proj.weight", "pre_logits.fc.weight"):
-            _lecun_normal(parameter, draw)
+            _lecun_normal(parameter, generator)
         elif owner in ("fc1", "fc2") and kind == "bias":
-            normal_(parameter, std=1e-6, generator=draw)
+            normal_(parameter, std=1e-6, generator=generator)
         elif kind == "weight" and owner not in ("head", "head_dist"):
             parts = {"qkv": 3, "kv": 2}.get(owner, 1)
             for part in parameter.chunk(parts):
-                xavier_uniform_(part, generator=draw)
+                xavier_uniform_(part, generator=generator)
         else:
             zeros_(parameter)
 
@@ -80,17 +80,17 @@ def whiten_patches(model: ViT, images: Tensor, seed: int, floor: float = 0.005) 
     variances, axes = variances.flip(0), axes.flip(1)
     whitening = (axes / (variances + floor * variances.mean()).sqrt()).T
     width, inputs = model.config.width, len(mean)
-    draw = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     most = max(width, inputs)
-    mixing = torch.linalg.qr(torch.randn(most, most, generator=draw, dtype=torch.float64)).Q[:width, :inputs]
+    mixing = torch.linalg.qr(torch.randn(most, most, generator=generator, dtype=torch.float64)).Q[:width, :inputs]
     weight = mixing @ whitening * (width / min(width, inputs)) ** 0.5  # each output has variance near 1
     proj.weight.copy_(weight.view_as(proj.weight))
     assert proj.bias is not None
     proj.bias.copy_(-(weight @ mean.double()))
 
 
-def _lecun_normal(weight: Tensor, draw: torch.Generator) -> None:
+def _lecun_normal(weight: Tensor, generator: torch.Generator) -> None:
     """A normal of variance 1/inputs cut at two standard deviations, widened so that the variance stays."""
     inputs = weight[0].numel()
     std = inputs**-0.5 / 0.87962566103423978
-    trunc_normal_(weight, std=std, a=-2 * std, b=2 * std, generator=draw)
+    trunc_normal_(weight, std=std, a=-2 * std, b=2 * std, generator=generator)

@@ -58,14 +58,14 @@ class LayerScale(nn.Module):
         return x * self.gamma
 
 
-def drop_branch(x: Tensor, share: float, chance: Tensor | None) -> Tensor:
-    """Stochastic depth: the branch (B, T, D), or for a share of the images nothing; scaled so that the mean stays.
+def drop_branch(x: Tensor, rate: float, uniform: Tensor | None) -> Tensor:
+    """Stochastic depth: the branch (B, T, D), or nothing for a fraction `rate` of the images; the mean stays.
 
-    chance: (B,) in [0, 1) that decides; None: torch's generator.
+    uniform: (B,) in [0, 1) that decides; None: torch's generator.
     """
-    chance = torch.rand(x.shape[0], device=x.device) if chance is None else chance
-    kept = chance[:, None, None] >= share
-    return x * (kept / (1 - share)).to(x.dtype)
+    uniform = torch.rand(x.shape[0], device=x.device) if uniform is None else uniform
+    kept = uniform[:, None, None] >= rate
+    return x * (kept / (1 - rate)).to(x.dtype)
 
 
 class AttentionPool(nn.Module):
@@ -93,8 +93,8 @@ class AttentionPool(nn.Module):
 def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, explicit: bool) -> tuple[Tensor, Tensor | None]:
     """What each query reads, heads joined, (B, queries, D); and, if explicit, the attention (B, h, queries, keys)."""
     if explicit:
-        scores = q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5
-        attention = (scores if bias is None else scores + bias).softmax(dim=-1)
+        logits = q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5
+        attention = (logits if bias is None else logits + bias).softmax(dim=-1)
         return (attention @ v).transpose(1, 2).flatten(2), attention
     if bias is not None:
         bias = bias.expand(-1, -1, q.shape[2], -1)  # which costs nothing, and ONNX Runtime wants it so

@@ -7,7 +7,6 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from vitreous.errors import UserError
-from vitreous.model.family import lora_targets, parameter_roles
 from vitreous.model.network import Network
 
 _STORED = ".parametrizations.weight."
@@ -16,10 +15,10 @@ _STORED = ".parametrizations.weight."
 class LowRank(nn.Module):
     """A fixed matrix (m, n) plus a learned change of rank r, up (m, r) times down (r, n), which starts at zero."""
 
-    def __init__(self, outputs: int, inputs: int, rank: int, draw: torch.Generator) -> None:
+    def __init__(self, outputs: int, inputs: int, rank: int, generator: torch.Generator) -> None:
         super().__init__()
         self.up = nn.Parameter(torch.zeros(outputs, rank))
-        self.down = nn.Parameter(torch.randn(rank, inputs, generator=draw) * inputs**-0.5)
+        self.down = nn.Parameter(torch.randn(rank, inputs, generator=generator) * inputs**-0.5)
 
     def forward(self, weight: Tensor) -> Tensor:
         """The changed matrix."""
@@ -31,18 +30,18 @@ def add_lora(network: Network, rank: int, seed: int = 0) -> None:
 
     Of a ViT, those are each block's q, k and v.
     """
-    targets = lora_targets(network)
+    targets = network.lora_targets()
     if not targets:
         raise UserError(
             f"lora={rank}: the family {network.config.family!r} names no layers that a low-rank change could be "
             "learned for; set lora=0."
         )
-    roles = parameter_roles(network)
+    groups = network.parameter_groups()
     for name, parameter in network.named_parameters():
-        parameter.requires_grad_(roles[name].kind == "classifier")
-    draw = torch.Generator().manual_seed(seed)
+        parameter.requires_grad_(groups[name].kind == "classifier")
+    generator = torch.Generator().manual_seed(seed)
     for layer in targets:
-        change = LowRank(layer.out_features, layer.in_features, rank, draw)
+        change = LowRank(layer.out_features, layer.in_features, rank, generator)
         parametrize.register_parametrization(layer, "weight", change)
 
 

@@ -2,7 +2,7 @@
 
 In some blocks (`ViTConfig.merges`), between equations 2 and 3, the patch tokens are dealt out in turn to two sets.
 Every token of the one set finds its most similar in the other, and the most similar pairs become one token each, their
-mean. A token that stands for s patches counts s times in attention: log s is added to its score.
+mean. A token that stands for s patches counts s times in attention: log s is added to its logit.
 
 Letters in shapes: B images, T tokens of the whole sequence (prefix, then patches), S tokens that are left of them,
 N patch tokens among those, R that this block merges, D width, h heads, d = D/h.
@@ -68,7 +68,7 @@ class Merging:
         """(B, N, d) of the current block, the sum of its heads: only their direction counts."""
         self.sizes: Tensor | None = None
         """(B, S) float: how many tokens of the sequence each stands for; None while nothing is merged."""
-        self.places: Tensor | None = None
+        self.merged_ids: Tensor | None = None
         """(B, T) int64: which of the S tokens stands for each of the sequence; None while nothing is merged."""
         self.undone = False
         """Whether the sequence has all its T tokens again, merged ones repeated."""
@@ -79,7 +79,7 @@ class Merging:
             self.keys = k.detach().sum(dim=2, dtype=torch.float32)[:, self.prefix :]
 
     def bias(self, dtype: torch.dtype) -> Tensor | None:
-        """(B, 1, 1, S): what attention adds to the scores of tokens that stand for several; None if none does.
+        """(B, 1, 1, S): what attention adds to the logits of tokens that stand for several; None if none does.
 
         Tokens that are repeated need none: they are there as often as they count.
         """
@@ -103,9 +103,9 @@ class Merging:
 
     def groups(self) -> Tensor | None:
         """(B, T - prefix) int64: for each patch token the first of those that it is one with; None if none is."""
-        if self.places is None:
+        if self.merged_ids is None:
             return None
-        patches = self.places[:, self.prefix :]
+        patches = self.merged_ids[:, self.prefix :]
         return (patches[:, :, None] == patches[:, None]).int().argmax(dim=2)
 
     def _merge(self, z: Tensor, pairs: Pairs) -> Tensor:
@@ -117,37 +117,37 @@ class Merging:
         lengths = [order.shape[1] - len(even), len(even), count]
 
         sizes = z.new_ones(images, tokens, dtype=torch.float32) if self.sizes is None else self.sizes
-        all_places = torch.cat([order, joining], dim=1)
-        stay_size, host_size, join_size = torch.split(sizes.gather(1, all_places), lengths, dim=1)
+        all_ids = torch.cat([order, joining], dim=1)
+        stay_size, host_size, join_size = torch.split(sizes.gather(1, all_ids), lengths, dim=1)
         taken = (even[:, None] == hosts[:, None]) * join_size[:, None]  # (B, even places, R): what each host takes in
         size = host_size + taken.sum(dim=2)
         self.sizes = torch.cat([stay_size, size], dim=1)
         if self.tracked:
-            self.places = self._moved(order, joining, pairs.hosts // 2 + lengths[0])
+            self.merged_ids = self._follow(order, joining, pairs.hosts // 2 + lengths[0])
 
-        stay_z, host_z, join_z = torch.split(take_rows(z, all_places), lengths, dim=1)
-        own, share = (host_size / size)[:, :, None].to(z.dtype), (taken / size[:, :, None]).to(z.dtype)
+        stay_z, host_z, join_z = torch.split(take_rows(z, all_ids), lengths, dim=1)
+        own, weight = (host_size / size)[:, :, None].to(z.dtype), (taken / size[:, :, None]).to(z.dtype)
         with _full_precision(device.type):
-            mean = own * host_z + share @ join_z
+            mean = own * host_z + weight @ join_z
         return torch.cat([stay_z, mean], dim=1)
 
-    def _moved(self, order: Tensor, joining: Tensor, hosts: Tensor) -> Tensor:
-        """(B, T): `places`, after the tokens `order` have become the first, second, ..., and `joining` their hosts."""
+    def _follow(self, order: Tensor, joining: Tensor, hosts: Tensor) -> Tensor:
+        """(B, T): `merged_ids`, after the tokens `order` became the first, second, ..., and `joining` their hosts."""
         images, left = order.shape
         new = torch.cat([torch.arange(left, device=order.device).expand(images, -1), hosts], dim=1)
         new = new.gather(1, torch.cat([order, joining], dim=1).argsort(dim=1))  # (B, S) by the places before
-        return new if self.places is None else new.gather(1, self.places)
+        return new if self.merged_ids is None else new.gather(1, self.merged_ids)
 
     def _repeated(self, z: Tensor) -> Tensor:
         """(B, S, D) to (B, T, D)."""
-        return z if self.places is None else take_rows(z, self.places)
+        return z if self.merged_ids is None else take_rows(z, self.merged_ids)
 
     def _joined(self, z: Tensor) -> Tensor:
         """(B, T, D) to (B, S, D): the mean of those that one token stands for."""
-        if self.places is None or self.sizes is None:
+        if self.merged_ids is None or self.sizes is None:
             return z
         total = z.new_zeros(*self.sizes.shape, z.shape[2])
-        total = total.scatter_add(1, self.places[:, :, None].expand_as(z), z)
+        total = total.scatter_add(1, self.merged_ids[:, :, None].expand_as(z), z)
         return total / self.sizes[:, :, None].to(z.dtype)
 
 

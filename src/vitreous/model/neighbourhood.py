@@ -1,4 +1,4 @@
-"""Attention within a reach: every patch looks at those near it, and at class token and registers.
+"""Attention within a window: every patch looks at those near it, and at class token and registers.
 
 Tile by tile, without the full matrix, where that saves work; else by the full matrix with a mask. Both give the same.
 Letters in shapes: B images, h heads, T tokens (prefix, then patches), N patches, d = D/h, t tiles.
@@ -10,42 +10,42 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vitreous.model.attention_window import AttentionWindow, Grid, Tiles, tiles_of
 from vitreous.model.layers import attend
 from vitreous.model.position import Layout
-from vitreous.model.reach import Grid, Reach, Tiles, tiles_of
 
 
 def attend_within(
-    reach: Reach, layout: Layout, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, explicit: bool
+    window: AttentionWindow, layout: Layout, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, explicit: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """As `attend`, of tokens (B, h, T, d) that see no patch beyond their reach: its attention there is 0.
+    """As `attend`, of tokens (B, h, T, d) that see no patch beyond their window: its attention there is 0.
 
     Where the matrix is wanted, where a bias is added to it, and where patches are left out, it is computed whole.
     """
     queries = q.shape[2]
-    if reach.covers(layout.grid) or queries <= layout.prefix:  # tokens without a place see everything
+    if window.covers(layout.grid) or queries <= layout.prefix:  # tokens without a place see everything
         return attend(q, k, v, bias, explicit)
-    tiles = None if explicit or bias is not None or layout.keep is not None else tiles_of(reach, layout.grid)
+    tiles = None if explicit or bias is not None or layout.keep_ids is not None else tiles_of(window, layout.grid)
     if tiles is not None and queries == k.shape[2]:
-        return _attend_tiles(tiles, reach, layout, q, k, v).transpose(1, 2).flatten(2), None
-    unseen = ~reach_mask(reach, layout, q.device)[:, :, :queries]
+        return _attend_tiles(tiles, window, layout, q, k, v).transpose(1, 2).flatten(2), None
+    unseen = ~window_mask(window, layout, q.device)[:, :, :queries]
     bias = torch.zeros_like(unseen, dtype=q.dtype) if bias is None else bias
     return attend(q, k, v, bias.masked_fill(unseen, float("-inf")), explicit)
 
 
-def reach_mask(reach: Reach, layout: Layout, device: torch.device | None = None) -> Tensor:
+def window_mask(window: AttentionWindow, layout: Layout, device: torch.device | None = None) -> Tensor:
     """(1 or B, 1, T, T) bool: which token (row) sees which (column)."""
     rows, columns = layout.grid
-    cells = torch.arange(rows * columns, device=device)[None] if layout.keep is None else layout.keep
-    near = _near(cells // columns, cells // columns, reach.rows)
-    near = near & _near(cells % columns, cells % columns, reach.columns)
+    cells = torch.arange(rows * columns, device=device)[None] if layout.keep_ids is None else layout.keep_ids
+    near = _near(cells // columns, cells // columns, window.rows)
+    near = near & _near(cells % columns, cells % columns, window.columns)
     tokens = layout.prefix + cells.shape[1]
     mask = torch.ones(len(cells), 1, tokens, tokens, dtype=torch.bool, device=device)
     mask[:, 0, layout.prefix :, layout.prefix :] = near
     return mask
 
 
-def _attend_tiles(tiles: Tiles, reach: Reach, layout: Layout, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def _attend_tiles(tiles: Tiles, window: AttentionWindow, layout: Layout, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """What each token reads, (B, h, T, d)."""
     prefix, count = layout.prefix, tiles.count[0] * tiles.count[1]
     asking = _cut_tiles(q[:, :, prefix:], layout.grid, tiles, (0, 0))
@@ -53,7 +53,7 @@ def _attend_tiles(tiles: Tiles, reach: Reach, layout: Layout, q: Tensor, k: Tens
     if prefix:
         everywhere = [x[:, :, :prefix].flatten(0, 1)[:, None].expand(-1, count, -1, -1) for x in (k, v)]
         keys, values = (torch.cat(pair, dim=2) for pair in zip(everywhere, (keys, values), strict=True))
-    mask = _tile_mask(tiles, reach, layout.grid, prefix, q.device)
+    mask = _tile_mask(tiles, window, layout.grid, prefix, q.device)
     read = F.scaled_dot_product_attention(asking, keys, values, attn_mask=mask)  # (B * h, t, queries, d)
     patches = _join_tiles(read, layout.grid, tiles).view(*q.shape[:2], -1, q.shape[3])
     if not prefix:
@@ -79,7 +79,7 @@ def _join_tiles(x: Tensor, grid: Grid, tiles: Tiles) -> Tensor:
     return x[:, : grid[0], : grid[1]].flatten(1, 2)
 
 
-def _tile_mask(tiles: Tiles, reach: Reach, grid: Grid, prefix: int, device: torch.device) -> Tensor | None:
+def _tile_mask(tiles: Tiles, window: AttentionWindow, grid: Grid, prefix: int, device: torch.device) -> Tensor | None:
     """(1, t, queries, prefix + keys) bool: what each patch of a tile sees; None if all that there is.
 
     A patch beyond the grid sees everything. Nobody reads what it finds, but without anything to see it would find no
@@ -87,22 +87,22 @@ def _tile_mask(tiles: Tiles, reach: Reach, grid: Grid, prefix: int, device: torc
     """
     if not any(tiles.halo) and not any(_overhang(grid, tiles)):
         return None
-    axes = [_axis_mask(tiles, reach, grid, axis, device) for axis in (0, 1)]
+    axes = [_axis_mask(tiles, window, grid, axis, device) for axis in (0, 1)]
     (down, rows, seen_rows), (across, columns, seen_columns) = (mask.shape for mask in axes)
     mask = axes[0].view(down, 1, rows, 1, seen_rows, 1) & axes[1].view(1, across, 1, columns, 1, seen_columns)
-    beyond = [_places(tiles, axis, 0, device) >= grid[axis] for axis in (0, 1)]
+    beyond = [_positions(tiles, axis, 0, device) >= grid[axis] for axis in (0, 1)]
     mask = mask | beyond[0].view(down, 1, rows, 1, 1, 1) | beyond[1].view(1, across, 1, columns, 1, 1)
     mask = mask.reshape(1, down * across, rows * columns, seen_rows * seen_columns)
     return F.pad(mask, (prefix, 0), value=True)
 
 
-def _axis_mask(tiles: Tiles, reach: Reach, grid: Grid, axis: int, device: torch.device) -> Tensor:
+def _axis_mask(tiles: Tiles, window: AttentionWindow, grid: Grid, axis: int, device: torch.device) -> Tensor:
     """(tiles, side, side + 2 halo) bool: which rows (or columns) of the grid a patch in each row of a tile sees."""
-    asking, seen = (_places(tiles, axis, halo, device) for halo in (0, tiles.halo[axis]))
-    return _near(asking, seen, reach[axis]) & ((seen >= 0) & (seen < grid[axis]))[:, None]
+    asking, seen = (_positions(tiles, axis, halo, device) for halo in (0, tiles.halo[axis]))
+    return _near(asking, seen, window[axis]) & ((seen >= 0) & (seen < grid[axis]))[:, None]
 
 
-def _places(tiles: Tiles, axis: int, halo: int, device: torch.device) -> Tensor:
+def _positions(tiles: Tiles, axis: int, halo: int, device: torch.device) -> Tensor:
     """(tiles, side + 2 halo): the rows (or columns) of the grid that each tile has."""
     start = torch.arange(tiles.count[axis], device=device) * tiles.side[axis] - halo
     return start[:, None] + torch.arange(tiles.side[axis] + 2 * halo, device=device)

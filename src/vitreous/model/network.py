@@ -6,14 +6,15 @@ Letters in shapes: B images, C channels, H x W pixels, K classes, D the length o
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
-from typing import Literal, NamedTuple, Protocol, TypeGuard, TypeVar, cast, runtime_checkable
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeGuard, TypeVar, cast, runtime_checkable
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from vitreous.config.model import ModelConfig, ViTConfig
 from vitreous.errors import DamagedModelError, UserError
@@ -22,19 +23,36 @@ from vitreous.model.trace import Trace
 Capability = TypeVar("Capability")
 
 
+Kind = Literal["embedding", "matrix", "norm", "classifier", "other"]
+_NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+
+
+class ParameterGroup(NamedTuple):
+    """What a parameter is, for whoever trains it."""
+
+    layer: int
+    """-1 for the embedding, a layer's number from 0, or the number of layers for what follows them."""
+    kind: Kind
+    """embedding: how pixels enter; matrix: a weight matrix inside a layer, which Muon is made for; norm: scale and
+    shift of a norm; classifier: whatever is made anew for other classes; other: all else."""
+    decayed: bool
+    """Whether weight decay acts on it: on matrices, not on biases, norms, tokens and positions."""
+
+
 class Network(nn.Module, ABC):
-    """A network of any family: images in, scores or a representation out."""
+    """A network of any family: images in, logits or a representation out.
+
+    It is called with its configuration and a seed, from which alone its weights are drawn (None: left undefined, to be
+    loaded). A family's network says besides what its embedding, its layers and its classifiers are, and may say how its
+    tensors are resized and what a low-rank change is learned for.
+    """
 
     config: ModelConfig
-
-    @property
-    def device(self) -> torch.device:
-        """Where its parameters are, and images must be; the CPU without parameters."""
-        return next((parameter.device for parameter in self.parameters()), torch.device("cpu"))
+    embedding: ClassVar[tuple[str, ...]] = ()  # how the names of those parameters begin by which pixels enter
 
     @abstractmethod
     def forward(self, images: Tensor, *, keys: Tensor | None = None) -> Tensor:
-        """Class scores (B, K); the representation (B, D) when there is no classifier.
+        """Logits (B, K); the representation (B, D) when there is no classifier.
 
         images: (B, C, H, W) float, normalised.
         keys: (B,) int64, one for each sample, from which whatever is random in training follows (stochastic depth,
@@ -44,6 +62,60 @@ class Network(nn.Module, ABC):
     @abstractmethod
     def representation(self, images: Tensor, *, keys: Tensor | None = None) -> Tensor:
         """(B, D): what the classifier reads."""
+
+    def layers(self) -> Sequence[nn.Module]:
+        """The `config.layers` layers that can be frozen one by one, first to last."""
+        return []
+
+    def classifiers(self) -> list[nn.Linear]:
+        """The last layers, whose mean is the logits; none without a classifier."""
+        return []
+
+    def lora_targets(self) -> list[nn.Linear]:
+        """The layers that a low-rank change is learned for."""
+        return []
+
+    @classmethod
+    def resize(cls, state: dict[str, Tensor], config: Any, size: tuple[int, int]) -> dict[str, Tensor]:
+        """A network's tensors for images (height, width) of another size; `config.for_size` belongs to them."""
+        return state
+
+    @property
+    def device(self) -> torch.device:
+        """Where its parameters are, and images must be; the CPU without parameters."""
+        return next((parameter.device for parameter in self.parameters()), torch.device("cpu"))
+
+    def parameter_groups(self) -> dict[str, ParameterGroup]:
+        """The group of each parameter, by name, those of a low-rank change included."""
+        layers = {id(p): number for number, layer in enumerate(self.layers()) for p in layer.parameters()}
+        classifier = {id(p) for layer in self.classifiers() for p in layer.parameters()}
+        norms = {id(p) for m in self.modules() if isinstance(m, _NORMS) for p in m.parameters(recurse=False)}
+        found = {}
+        for name, parameter in self.named_parameters():
+            layer = -1 if name.startswith(self.embedding) else layers.get(id(parameter), self.config.layers)
+            kind: Kind = "other"
+            if id(parameter) in classifier:
+                kind = "classifier"
+            elif id(parameter) in norms:
+                kind = "norm"
+            elif layer < 0:
+                kind = "embedding"
+            elif layer < self.config.layers and parameter.ndim == 2 and name.endswith(".weight"):
+                kind = "matrix"
+            found[name] = ParameterGroup(layer, kind, decayed=parameter.ndim >= 2)
+        return found
+
+    def without_classifier(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The tensors of such a network's state that do not belong to its classifier."""
+        own = {name for name, group in self.parameter_groups().items() if group.kind == "classifier"}
+        return {name: tensor for name, tensor in state.items() if name not in own}
+
+    def first_convolution(self) -> tuple[str, nn.Conv2d] | None:
+        """The layer that looks at the pixels, with its name; None if it is no convolution."""
+        for name, module in self.named_modules():
+            if isinstance(module, nn.Conv2d) and module.in_channels == self.config.channels:
+                return name, module
+        return None
 
 
 @runtime_checkable
@@ -55,13 +127,13 @@ class TracesAttention(Protocol):
         """Which tokens there are, and how many blocks and heads."""
 
     def __call__(self, images: Tensor, *, keys: Tensor | None = None, trace: Trace | None = None) -> Tensor:
-        """The scores; the trace is filled."""
+        """The logits; the trace is filled."""
 
     def representation(self, images: Tensor, *, keys: Tensor | None = None, trace: Trace | None = None) -> Tensor:
         """The representation; the trace is filled."""
 
-    def answer_tokens(self) -> slice:
-        """The tokens whose attention explains the answer, for it is read from them."""
+    def output_tokens(self) -> slice:
+        """The tokens that the representation is read from, so whose attention explains the logits."""
 
 
 @runtime_checkable
@@ -69,14 +141,13 @@ class LeavesPatchesOut(Protocol):
     """A network that takes any set of an image's patches; those left out are never computed."""
 
     @property
-    def config(self) -> ModelConfig:
-        """As of every network."""
+    def config(self) -> ModelConfig: ...
 
-    def __call__(self, images: Tensor, *, keys: Tensor | None = None, keep: Tensor | None = None) -> Tensor:
-        """The scores; keep: (B, M) the patches to look at, counted row by row; None for all."""
+    def __call__(self, images: Tensor, *, keys: Tensor | None = None, keep_ids: Tensor | None = None) -> Tensor:
+        """The logits; keep_ids: (B, M) the patches to look at, counted row by row; None for all."""
 
-    def representation(self, images: Tensor, *, keys: Tensor | None = None, keep: Tensor | None = None) -> Tensor:
-        """The representation; keep as above."""
+    def representation(self, images: Tensor, *, keys: Tensor | None = None, keep_ids: Tensor | None = None) -> Tensor:
+        """The representation; keep_ids as above."""
 
     def patch_grid(self, size: tuple[int, int]) -> tuple[int, int]:
         """Rows and columns of patches of an image (height, width)."""
@@ -95,14 +166,13 @@ class HasFeatureMap(Protocol):
     """A network that looks at an image place by place and then joins the places: a convolutional one."""
 
     @property
-    def config(self) -> ModelConfig:
-        """As of every network."""
+    def config(self) -> ModelConfig: ...
 
     def feature_map(self, images: Tensor) -> Tensor:
         """(B, D, h, w): the last features that still have a place."""
 
     def classify(self, feature_map: Tensor) -> Tensor:
-        """(B, K): the scores that follow from them."""
+        """(B, K): the logits that follow from them."""
 
 
 _NEEDS = {
@@ -171,24 +241,9 @@ def evaluating(network: nn.Module) -> Iterator[None]:
 
 
 def check_numbers(values: Tensor, what: str, path: Path | None = None) -> None:
-    """Refuse answers that mean nothing. what: "scores", "features"; path: where the model was read from."""
+    """Refuse outputs that mean nothing. what: "scores", "features"; path: where the model was read from."""
     if not torch.isfinite(values).all():
         raise DamagedModelError(
             f"{path or 'the model'}: gives {what} that are not numbers: its weights are damaged, or its "
             "training diverged."
         )
-
-
-Kind = Literal["embedding", "matrix", "norm", "classifier", "other"]
-
-
-class Role(NamedTuple):
-    """What a parameter is, for whoever trains it."""
-
-    layer: int
-    """-1 for the embedding, a layer's number from 0, or the number of layers for what follows them."""
-    kind: Kind
-    """embedding: how pixels enter; matrix: a weight matrix inside a layer, which Muon is made for; norm: scale and
-    shift of a norm; classifier: whatever is made anew for other classes; other: all else."""
-    decayed: bool
-    """Whether weight decay acts on it: on matrices, not on biases, norms, tokens and positions."""

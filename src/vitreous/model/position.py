@@ -22,18 +22,18 @@ class Layout(NamedTuple):
     grid: Grid
     prefix: int
     """Class and register tokens, which come first and have no place."""
-    keep: Tensor | None
+    keep_ids: Tensor | None
     """(B, K) cells whose patch tokens are in the sequence, in its order; None for all of them."""
 
 
-def draw_cells(images: int, grid: Grid, share: float, chance: Tensor | None = None) -> Tensor:
-    """A random share of a grid's cells for each image, one at least: (B, K) cells, in random order.
+def draw_cells(images: int, grid: Grid, fraction: float, uniform: Tensor | None = None) -> Tensor:
+    """A random fraction of a grid's cells for each image, one at least: (B, K) cells, in random order.
 
-    chance: (B, N) random numbers whose order decides; None: torch's generator.
+    uniform: (B, N) random numbers whose order decides; None: torch's generator.
     """
     cells = grid[0] * grid[1]
-    chance = torch.rand(images, cells) if chance is None else chance
-    return chance.argsort(dim=1, stable=True)[:, : max(1, round(share * cells))]
+    uniform = torch.rand(images, cells) if uniform is None else uniform
+    return uniform.argsort(dim=1, stable=True)[:, : max(1, round(fraction * cells))]
 
 
 def take_cells(values: Tensor, cells: Tensor) -> Tensor:
@@ -83,7 +83,7 @@ def sincos_2d(grid: Grid, width: int, trained: Grid | None = None) -> Tensor:
 
 
 class RelativeBias(nn.Module):
-    """A learned number for every head and every 2-D offset between two patches, added to the attention scores.
+    """A learned number for every head and every 2-D offset between two patches, added to the attention logits.
 
     Three more entries serve the tokens without a place: prefix to patch, patch to prefix, prefix to prefix.
     """
@@ -106,8 +106,8 @@ class RelativeBias(nn.Module):
         cell = torch.arange(rows * columns, device=table.device)
         row, column = cell // columns, cell % columns
         index = (row[:, None] - row + rows - 1) * (2 * columns - 1) + column[:, None] - column + columns - 1  # (N, N)
-        keep = layout.keep
-        index = index[None] if keep is None else index[keep[:, :, None], keep[:, None, :]]  # (1 or B, M, M)
+        keep_ids = layout.keep_ids
+        index = index[None] if keep_ids is None else index[keep_ids[:, :, None], keep_ids[:, None, :]]  # (1 or B, M, M)
         index = F.pad(index, (layout.prefix, 0, layout.prefix, 0), value=count + 2)
         index[:, : layout.prefix, layout.prefix :] = count
         index[:, layout.prefix :, : layout.prefix] = count + 1

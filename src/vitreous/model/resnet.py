@@ -7,6 +7,7 @@ H x W pixels, D channels of the last stage, h x w places on its map, K classes.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -50,14 +51,16 @@ class RootBlock(nn.Module):
     """How pixels enter.
 
     normed: with norm and ReLU between convolution and pooling, where the blocks have theirs at the end (hybrids).
-    same: padded as TensorFlow does it (hybrids). BiT pads both sides alike, zeros before the pooling too.
+    tf_padding: padded as TensorFlow does it (hybrids). BiT pads both sides alike, zeros before the pooling too.
     """
 
-    def __init__(self, channels: int, width: int, root: Root, *, normed: bool = False, same: bool = False) -> None:
+    def __init__(
+        self, channels: int, width: int, root: Root, *, normed: bool = False, tf_padding: bool = False
+    ) -> None:
         super().__init__()
-        self.pooled, self.same = root == "7x7", same
+        self.pooled, self.tf_padding = root == "7x7", tf_padding
         kernel, stride = (7, 2) if self.pooled else (3, 1)
-        self.conv = StandardisedConvolution(channels, width, kernel, stride, same=same)
+        self.conv = StandardisedConvolution(channels, width, kernel, stride, tf_padding=tf_padding)
         self.norm = NormReLU(width) if normed else nn.Identity()
 
     def forward(self, images: Tensor) -> Tensor:
@@ -65,21 +68,21 @@ class RootBlock(nn.Module):
         x: Tensor = self.norm(self.conv(images))
         if not self.pooled:
             return x
-        x = pad_same(x, 3, 2, value=float("-inf")) if self.same else F.pad(x, (1, 1, 1, 1))
+        x = pad_same(x, 3, 2, value=float("-inf")) if self.tf_padding else F.pad(x, (1, 1, 1, 1))
         return F.max_pool2d(x, 3, 2)
 
 
 class PreActBottleneck(nn.Module):
     """A bottleneck with norm and ReLU before each convolution: what is added to the stream is a plain sum (BiT)."""
 
-    def __init__(self, inputs: int, outputs: int, stride: int, first: bool, same: bool) -> None:
+    def __init__(self, inputs: int, outputs: int, stride: int, project: bool, tf_padding: bool) -> None:
         super().__init__()
         inner = outputs // 4
-        self.downsample = Projection(inputs, outputs, stride, same=same) if first else None
+        self.downsample = Projection(inputs, outputs, stride, tf_padding=tf_padding) if project else None
         self.norm1 = NormReLU(inputs)
         self.conv1 = StandardisedConvolution(inputs, inner, 1)
         self.norm2 = NormReLU(inner)
-        self.conv2 = StandardisedConvolution(inner, inner, 3, stride, same=same)
+        self.conv2 = StandardisedConvolution(inner, inner, 3, stride, tf_padding=tf_padding)
         self.norm3 = NormReLU(inner)
         self.conv3 = StandardisedConvolution(inner, outputs, 1)
 
@@ -94,13 +97,13 @@ class PreActBottleneck(nn.Module):
 class Bottleneck(nn.Module):
     """A bottleneck with a norm after each convolution, and ReLU after the sum (the hybrids')."""
 
-    def __init__(self, inputs: int, outputs: int, stride: int, first: bool, same: bool) -> None:
+    def __init__(self, inputs: int, outputs: int, stride: int, project: bool, tf_padding: bool) -> None:
         super().__init__()
         inner = outputs // 4
-        self.downsample = Projection(inputs, outputs, stride, normed=True, same=same) if first else None
+        self.downsample = Projection(inputs, outputs, stride, normed=True, tf_padding=tf_padding) if project else None
         self.conv1 = StandardisedConvolution(inputs, inner, 1)
         self.norm1 = NormReLU(inner)
-        self.conv2 = StandardisedConvolution(inner, inner, 3, stride, same=same)
+        self.conv2 = StandardisedConvolution(inner, inner, 3, stride, tf_padding=tf_padding)
         self.norm2 = NormReLU(inner)
         self.conv3 = StandardisedConvolution(inner, outputs, 1)
         self.norm3 = GroupNorm32(outputs)
@@ -115,9 +118,11 @@ class Bottleneck(nn.Module):
 class Projection(nn.Module):
     """The shortcut where a stage begins and the stream changes its shape."""
 
-    def __init__(self, inputs: int, outputs: int, stride: int, *, normed: bool = False, same: bool = False) -> None:
+    def __init__(
+        self, inputs: int, outputs: int, stride: int, *, normed: bool = False, tf_padding: bool = False
+    ) -> None:
         super().__init__()
-        self.conv = StandardisedConvolution(inputs, outputs, 1, stride, same=same)
+        self.conv = StandardisedConvolution(inputs, outputs, 1, stride, tf_padding=tf_padding)
         self.norm = GroupNorm32(outputs) if normed else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -130,11 +135,17 @@ class ResNetStage(nn.Module):
     """Blocks of one width; the first takes every `stride`-th place."""
 
     def __init__(
-        self, block: type[PreActBottleneck | Bottleneck], inputs: int, outputs: int, depth: int, stride: int, same: bool
+        self,
+        block: type[PreActBottleneck | Bottleneck],
+        inputs: int,
+        outputs: int,
+        depth: int,
+        stride: int,
+        tf_padding: bool,
     ):
         super().__init__()
-        first = block(inputs, outputs, stride, True, same)
-        self.blocks = nn.Sequential(first, *(block(outputs, outputs, 1, False, same) for _ in range(depth - 1)))
+        first = block(inputs, outputs, stride, True, tf_padding)
+        self.blocks = nn.Sequential(first, *(block(outputs, outputs, 1, False, tf_padding) for _ in range(depth - 1)))
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, inputs, H, W) to (B, outputs, H/stride, W/stride)."""
@@ -147,7 +158,7 @@ class Trunk(nn.Module):
 
     depths: blocks of each stage; stage i gives 256 * width * 2**i channels.
     preactivated: norm before the convolutions and once at the end, as in BiT; otherwise after them, as in hybrids.
-    same: padded as TensorFlow does it.
+    tf_padding: padded as TensorFlow does it.
     """
 
     def __init__(
@@ -158,16 +169,16 @@ class Trunk(nn.Module):
         channels: int = 3,
         root: Root = "7x7",
         preactivated: bool = True,
-        same: bool = False,
+        tf_padding: bool = False,
     ) -> None:
         super().__init__()
         inputs = round(64 * width)
-        self.stem = RootBlock(channels, inputs, root, normed=not preactivated, same=same)
+        self.stem = RootBlock(channels, inputs, root, normed=not preactivated, tf_padding=tf_padding)
         block = PreActBottleneck if preactivated else Bottleneck
         self.stages = nn.Sequential()
         for number, depth in enumerate(depths):
             outputs = round(256 * width) * 2**number
-            self.stages.append(ResNetStage(block, inputs, outputs, depth, 1 if number == 0 else 2, same))
+            self.stages.append(ResNetStage(block, inputs, outputs, depth, 1 if number == 0 else 2, tf_padding))
             inputs = outputs
         self.norm = NormReLU(inputs) if preactivated else nn.Identity()
 
@@ -194,9 +205,10 @@ class ClassifierHead(nn.Module):
 
 
 class BiT(Trunk, Network):
-    """A BiT. Weights are drawn from `seed` alone (None: left undefined, to be loaded); the classifier starts at 0."""
+    """A BiT. The classifier starts at 0."""
 
     config: BiTConfig
+    embedding: ClassVar[tuple[str, ...]] = ("stem.",)
 
     def __init__(self, config: BiTConfig, *, seed: int | None = 0) -> None:
         c = config
@@ -206,13 +218,18 @@ class BiT(Trunk, Network):
         if seed is not None:
             initialise_convolutions(self, seed)
 
+    def layers(self) -> list[nn.Module]:
+        return [block for stage in self.stages for block in stage.get_submodule("blocks").children()]
+
+    def classifiers(self) -> list[nn.Linear]:
+        return [self.head.fc] if isinstance(self.head.fc, nn.Linear) else []
+
     def classify(self, feature_map: Tensor) -> Tensor:
-        """(B, D, h, w) to (B, K): the classifier reads the mean over all places."""
-        scores: Tensor = self.head(feature_map.mean(dim=(2, 3)))
-        return scores
+        """(B, D, h, w) to (B, K): the classifier reads the mean over all positions."""
+        logits: Tensor = self.head(feature_map.mean(dim=(2, 3)))
+        return logits
 
     def forward(self, images: Tensor, *, keys: Tensor | None = None) -> Tensor:
-        """Class scores (B, K); the representation (B, D) when there is no classifier."""
         return self.classify(self.feature_map(images))
 
     def representation(self, images: Tensor, *, keys: Tensor | None = None) -> Tensor:

@@ -43,5 +43,5 @@ def build_stem(stem: Stem, channels: int) -> nn.Module:
     if isinstance(stem, ConvStem):
         return Convolutions(channels, stem.widths)
     if not stem.depths:
-        return RootBlock(channels, stem.root_width, "7x7", normed=True, same=True)
-    return ResNetFeatures(stem.depths, width=stem.width, channels=channels, preactivated=False, same=True)
+        return RootBlock(channels, stem.root_width, "7x7", normed=True, tf_padding=True)
+    return ResNetFeatures(stem.depths, width=stem.width, channels=channels, preactivated=False, tf_padding=True)

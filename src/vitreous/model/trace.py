@@ -25,7 +25,7 @@ class Trace:
         trace.pre_logits       # (B, D), what the classifier's last linear layer reads; without a classifier, y
         trace.pre_logits_dist  # (B, D), what the second classifier of a distilled model reads; None for all others
         trace.prefix, trace.grid   # class and register tokens come first, then rows x columns of patches
-        trace.keep             # (B, M), which of those patches the tokens are, where not all were looked at; else None
+        trace.keep_ids         # (B, M), which of those patches the tokens are; None for all
         trace.groups[11]       # (B, M), for each patch the first of those that are one token after that block
 
     Where tokens are merged, a trace sees them apart: all T of them, each as what it became. What is given to a merged
@@ -49,7 +49,7 @@ class Trace:
         self.pre_logits_dist: Tensor | None = None
         self.grid: tuple[int, int] = (0, 0)
         self.prefix: int = 0
-        self.keep: Tensor | None = None
+        self.keep_ids: Tensor | None = None
         self.groups: dict[int, Tensor] = {}
 
     def check(self, depth: int) -> None:

@@ -6,26 +6,29 @@ T tokens (class token, its like and registers, then patches), D width, h heads, 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.arguments import Seed, checked
-from vitreous.config.model import ViTConfig, check_image_size, grid_of
+from vitreous.config.model import ViTConfig, grid_of, preset
+from vitreous.config.vit_check import check_image_size
 from vitreous.errors import UserError
-from vitreous.model.draws import draw
+from vitreous.model.attention_window import window_of
 from vitreous.model.family import check_weights_fit
 from vitreous.model.initialise import Convolution, Linear, initialise
+from vitreous.model.keyed_random import keyed_uniform
 from vitreous.model.layers import MLP, AttentionPool, LayerScale, PreLogits, drop_branch
 from vitreous.model.merge import Merging
 from vitreous.model.neighbourhood import attend_within
-from vitreous.model.network import LeavesPatchesOut, Network, require
+from vitreous.model.network import LeavesPatchesOut, Network, ParameterGroup, require
 from vitreous.model.position import (
     Grid,
     Layout,
@@ -38,13 +41,14 @@ from vitreous.model.position import (
     sincos_2d,
     take_cells,
 )
-from vitreous.model.presets import preset
-from vitreous.model.reach import reach_of
 from vitreous.model.stem import build_stem
 from vitreous.model.trace import Trace
 
 PATCHES, BLOCKS = 0, 1
-"""Streams of `draw`: for patch dropout, and for the stochastic depth of block 0, then of block 1 and so on."""
+"""Streams of `keyed_uniform`: for patch dropout, and for the stochastic depth of block 0, then of block 1 and so on."""
+
+
+_UNDECAYED = re.compile(r"(?:cls_token|dist_token|reg_token|pos_embed\w*|latent|relative_position_bias_table)$")
 
 
 class ViT(Network):
@@ -55,13 +59,16 @@ class ViT(Network):
     """
 
     config: ViTConfig
+    embedding: ClassVar[tuple[str, ...]] = ("patch_embed", "cls_token", "dist_token", "reg_token", "pos_embed")
 
     @checked
-    def __init__(self, model: str | ViTConfig = "B/16", *, seed: Seed | None = 0, **changes: Any) -> None:
+    def __init__(self, model: str | ViTConfig = "B/16", *, seed: Seed | None = 0, **overrides: Any) -> None:
         super().__init__()
-        if isinstance(model, ViTConfig) and changes:
-            raise UserError(f"{next(iter(changes))}: change fields of a config with dataclasses.replace(config, ...).")
-        self.config = c = preset(model, **changes) if isinstance(model, str) else model
+        if isinstance(model, ViTConfig) and overrides:
+            raise UserError(
+                f"{next(iter(overrides))}: change fields of a config with dataclasses.replace(config, ...)."
+            )
+        self.config = c = preset(model, **overrides) if isinstance(model, str) else model
         if torch.get_default_device().type != "meta":
             check_weights_fit(c)
 
@@ -88,56 +95,58 @@ class ViT(Network):
             initialise(self, seed)
 
     def forward(
-        self, images: Tensor, *, keys: Tensor | None = None, keep: Tensor | None = None, trace: Trace | None = None
+        self, images: Tensor, *, keys: Tensor | None = None, keep_ids: Tensor | None = None, trace: Trace | None = None
     ) -> Tensor:
-        """Class scores (B, K); the representation (B, D) when there is no classifier.
+        """Logits (B, K); the representation (B, D) when there is no classifier.
 
         images: (B, C, H, W) float, normalised; any H and W that the patch divides.
         keys: (B,) int64 from which patch dropout and stochastic depth are drawn; None: torch's generator.
-        keep: (B, M) indices of the patches to look at; the others are never computed.
+        keep_ids: (B, M) indices of the patches to look at; the others are never computed.
         """
-        z = self._encoded(images, keys, keep, trace)
+        z = self._encoded(images, keys, keep_ids, trace)
         if self.head_dist is not None:  # each classifier reads a token of its own
             y, second = z[:, 0], z[:, 1]
-            scores: Tensor = (self.head(y) + self.head_dist(second)) / 2
+            logits: Tensor = (self.head(y) + self.head_dist(second)) / 2
         else:
             y, second = self.pre_logits(self.pool(z, trace)), None
-            scores = self.head(y)
+            logits = self.head(y)
         if trace is not None:
             trace.pre_logits, trace.pre_logits_dist = y, second
-        return scores
+        return logits
 
     def representation(
-        self, images: Tensor, *, keys: Tensor | None = None, keep: Tensor | None = None, trace: Trace | None = None
+        self, images: Tensor, *, keys: Tensor | None = None, keep_ids: Tensor | None = None, trace: Trace | None = None
     ) -> Tensor:
         """The image's representation y (B, D), before the classifier."""
-        return self.pool(self._encoded(images, keys, keep, trace), trace)
+        return self.pool(self._encoded(images, keys, keep_ids, trace), trace)
 
-    def _encoded(self, images: Tensor, keys: Tensor | None, keep: Tensor | None, trace: Trace | None) -> Tensor:
-        z, layout = self.embed(images, keep, keys)
+    def _encoded(self, images: Tensor, keys: Tensor | None, keep_ids: Tensor | None, trace: Trace | None) -> Tensor:
+        z, layout = self.embed(images, keep_ids, keys)
         return self.encode(z, layout, trace, read=self.config.tokens_read, keys=keys)
 
-    def embed(self, images: Tensor, keep: Tensor | None = None, keys: Tensor | None = None) -> tuple[Tensor, Layout]:
+    def embed(
+        self, images: Tensor, keep_ids: Tensor | None = None, keys: Tensor | None = None
+    ) -> tuple[Tensor, Layout]:
         """Equation 1: z_0 = [x_class; x_1 E; ...; x_N E] + E_pos, (B, T, D), and how the tokens lie on the image."""
-        if keep is not None:
-            require(self, LeavesPatchesOut, "keep")  # a hybrid cannot
+        if keep_ids is not None:
+            require(self, LeavesPatchesOut, "keep_ids")  # a hybrid cannot
         patches, grid = self.patchify(images)
-        if keep is None:
-            keep = self._drop_patches(patches, grid, keys)
-        if keep is not None:
-            patches = take_cells(patches, keep)
-        return self.place(self.patch_embed(patches), grid, keep)
+        if keep_ids is None:
+            keep_ids = self._drop_patches(patches, grid, keys)
+        if keep_ids is not None:
+            patches = take_cells(patches, keep_ids)
+        return self.place(self.patch_embed(patches), grid, keep_ids)
 
-    def place(self, z: Tensor, grid: Grid, keep: Tensor | None = None) -> tuple[Tensor, Layout]:
-        """What is left of equation 1 after x E, (B, N, D) or of the cells in `keep`: positions and the other tokens."""
+    def place(self, z: Tensor, grid: Grid, keep_ids: Tensor | None = None) -> tuple[Tensor, Layout]:
+        """What is left of equation 1 after x E, (B, N, D) or of `keep_ids`: positions and the other tokens."""
         cells = self.cell_positions(grid)
         if cells is not None:
-            # not cells[keep]: its gradient is added up in another order each time, where there are several threads
-            z = z + (cells if keep is None else take_cells(cells.expand(len(keep), -1, -1), keep))
+            # not cells[keep_ids]: its gradient is added up in another order each time, where there are several threads
+            z = z + (cells if keep_ids is None else take_cells(cells.expand(len(keep_ids), -1, -1), keep_ids))
         if self.config.prefix:
             z = torch.cat([self.prefix_tokens().expand(z.shape[0], -1, -1), z], dim=1)
         z = F.dropout(z, self.config.dropout, self.training)
-        return z, Layout(grid, self.config.prefix, keep)
+        return z, Layout(grid, self.config.prefix, keep_ids)
 
     def encode(
         self,
@@ -158,16 +167,18 @@ class ViT(Network):
         merging = Merging(layout.prefix, counts, tracked=read is None or trace is not None) if counts else None
         if trace is not None:
             trace.check(depth)
-            trace.embedded, trace.grid, trace.prefix, trace.keep = z, layout.grid, layout.prefix, layout.keep
+            trace.embedded, trace.grid, trace.prefix, trace.keep_ids = z, layout.grid, layout.prefix, layout.keep_ids
         for layer, block in enumerate(self.blocks):
-            chance = draw(keys, BLOCKS + layer, 2) if keys is not None and self.training and c.drop_path else None
+            uniform = (
+                keyed_uniform(keys, BLOCKS + layer, 2) if keys is not None and self.training and c.drop_path else None
+            )
             if trace is not None and trace.wants(layer, depth):
                 record = partial(trace.record_attention, layer) if trace.explicit(layer) else None
-                z = block(z if merging is None else merging.undo(z), layout, None, record, chance, merging)
+                z = block(z if merging is None else merging.undo(z), layout, None, record, uniform, merging)
                 if trace.wants_tokens:
                     trace.record_tokens(layer, z)
             else:
-                z = block(z, layout, read if layer == depth - 1 else None, None, chance, merging)
+                z = block(z, layout, read if layer == depth - 1 else None, None, uniform, merging)
             if trace is not None and merging is not None and (groups := merging.groups()) is not None:
                 trace.groups[layer] = groups
         tokens: Tensor = self.norm(z)
@@ -244,17 +255,41 @@ class ViT(Network):
         """Rows and columns of patches of an image (height, width)."""
         return grid_of(size, self.config.patch)
 
-    def answer_tokens(self) -> slice:
-        """The class token (and DeiT's second), if the answer is read from it; else all patches, which make it."""
+    def output_tokens(self) -> slice:
+        """The class token (and DeiT's second), if the representation is read from it; else all patches."""
         c = self.config
         return slice(0, 1 + int(c.distilled)) if c.pool.startswith("class") else slice(c.prefix, None)
+
+    def layers(self) -> list[nn.Module]:
+        return list(self.blocks)
+
+    def classifiers(self) -> list[nn.Linear]:
+        return [layer for layer in (self.head, self.head_dist) if isinstance(layer, nn.Linear)]
+
+    def lora_targets(self) -> list[nn.Linear]:
+        """q, k and v of each block, one above the other."""
+        return [block.attn.qkv for block in self.blocks if isinstance(block, Block)]
+
+    @classmethod
+    def resize(cls, state: dict[str, Tensor], config: ViTConfig, size: tuple[int, int]) -> dict[str, Tensor]:
+        return resample_state(state, config, size)[0]
+
+    def parameter_groups(self) -> dict[str, ParameterGroup]:
+        """As of every network, but tokens and positions are tables that are not decayed."""
+        groups = super().parameter_groups()
+        for name, group in groups.items():
+            if _UNDECAYED.search(name):
+                groups[name] = group._replace(decayed=False)
+            elif name.startswith("pre_logits."):
+                groups[name] = group._replace(kind="classifier")
+        return groups
 
     def _drop_patches(self, patches: Tensor, grid: Grid, keys: Tensor | None) -> Tensor | None:
         """Patch dropout: the cells (B, M) that are left of each image while training."""
         if not self.training or not self.config.patch_dropout:
             return None
-        chance = None if keys is None else draw(keys, PATCHES, grid[0] * grid[1])
-        return draw_cells(len(patches), grid, 1 - self.config.patch_dropout, chance).to(patches.device)
+        uniform = None if keys is None else keyed_uniform(keys, PATCHES, grid[0] * grid[1])
+        return draw_cells(len(patches), grid, 1 - self.config.patch_dropout, uniform).to(patches.device)
 
 
 class PatchProjection(nn.Module):
@@ -291,14 +326,14 @@ class Block(nn.Module):
         layout: Layout,
         read: int | None = None,
         record: Callable[[Tensor], None] | None = None,
-        chance: Tensor | None = None,
+        uniform: Tensor | None = None,
         merging: Merging | None = None,
     ) -> Tensor:
         """(B, T, D) to (B, T, D), or to (B, read, D); to fewer tokens where `merging` merges some.
 
-        chance: (B, 2) in [0, 1) that decides on stochastic depth of the two branches; None: torch's generator.
+        uniform: (B, 2) in [0, 1) that decides on stochastic depth of the two branches; None: torch's generator.
         """
-        one, two = (None, None) if chance is None else chance.unbind(dim=1)
+        one, two = (None, None) if uniform is None else uniform.unbind(dim=1)
         attended = self.attn(self.norm1(z) if self.norm_first else z, layout, read, record, merging)
         z = z[:, :read] + self._branch(self.ls1(attended), one)
         z = z if self.norm_first else self.norm1(z)
@@ -306,8 +341,8 @@ class Block(nn.Module):
         z = z + self._branch(self.ls2(self.mlp(self.norm2(z) if self.norm_first else z)), two)
         return z if self.norm_first else self.norm2(z)
 
-    def _branch(self, x: Tensor, chance: Tensor | None = None) -> Tensor:
-        return drop_branch(x, self.drop_path, chance) if self.training and self.drop_path else x
+    def _branch(self, x: Tensor, uniform: Tensor | None = None) -> Tensor:
+        return drop_branch(x, self.drop_path, uniform) if self.training and self.drop_path else x
 
 
 class Attention(nn.Module):
@@ -315,7 +350,7 @@ class Attention(nn.Module):
 
     def __init__(self, c: ViTConfig, layer: int = 0) -> None:
         super().__init__()
-        self.heads, self.dropout, self.reach = c.heads, c.dropout, reach_of(c, layer)
+        self.heads, self.dropout, self.window = c.heads, c.dropout, window_of(c, layer)
         self.qkv = Linear(c.width, 3 * c.width)
         self.q_norm = nn.LayerNorm(c.width // c.heads, c.norm_eps) if c.qk_norm else nn.Identity()
         self.k_norm = nn.LayerNorm(c.width // c.heads, c.norm_eps) if c.qk_norm else nn.Identity()
@@ -344,7 +379,7 @@ class Attention(nn.Module):
             merging.watch(k)
             bias = merging.bias(q.dtype)
         q, k, v = (part.transpose(1, 2) for part in (q, k, v))
-        out, attention = attend_within(self.reach, layout, q, k, v, bias, explicit=record is not None)
+        out, attention = attend_within(self.window, layout, q, k, v, bias, explicit=record is not None)
         if record is not None and attention is not None:
             record(attention)
         return F.dropout(self.proj(out), self.dropout, self.training)

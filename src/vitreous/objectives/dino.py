@@ -18,7 +18,7 @@ from vitreous.config.objective import Dino
 from vitreous.data.batch import Batch
 from vitreous.distributed.world import ALONE, World
 from vitreous.errors import UserError
-from vitreous.model.draws import draw, fold
+from vitreous.model.keyed_random import fold, keyed_uniform
 from vitreous.model.network import LeavesPatchesOut, Network, require
 from vitreous.model.position import draw_cells
 from vitreous.model.vit import ViT
@@ -35,7 +35,7 @@ from vitreous.objectives.objective import Metrics, Objective, move_average
 from vitreous.objectives.setting import Setting
 
 KEEP, MASKS = 2**32, 2**32 + 1
-"""Streams of `draw` for the patches that the student looks at and for masks; a network's own begin at 0."""
+"""Streams of `keyed_uniform` for the patches that the student looks at and for masks; a network's own begin at 0."""
 
 
 class SelfDistillation(Objective):
@@ -157,8 +157,8 @@ class SelfDistillation(Objective):
         patched = require(model, LeavesPatchesOut, "keep")
         height, width = large.shape[2:]
         grid = patched.patch_grid((height, width))
-        keep = draw_cells(len(large), grid, self.settings.keep, draw(keys, KEEP, math.prod(grid)))
-        return patched.representation(large, keep=keep, keys=keys), None
+        keep = draw_cells(len(large), grid, self.settings.keep, keyed_uniform(keys, KEEP, math.prod(grid)))
+        return patched.representation(large, keep_ids=keep, keys=keys), None
 
     def _encode_masked(
         self, model: ViT, large: Tensor, mask: Tensor, seen: bool, keys: Tensor | None
@@ -189,9 +189,9 @@ class SelfDistillation(Objective):
         low, high = self.settings.ibot_mask
         height, width = large.shape[2:]
         count = math.prod(require(self.student, LeavesPatchesOut, "ibot_weight").patch_grid((height, width)))
-        chance = draw(keys, MASKS, 2 + count)
-        shares = (low + (high - low) * chance[:, :1]) * (chance[:, 1:2] < 0.5)
-        return chance[:, 2:].argsort(dim=1).argsort(dim=1) < (shares * count).round()
+        uniform = keyed_uniform(keys, MASKS, 2 + count)
+        shares = (low + (high - low) * uniform[:, :1]) * (uniform[:, 1:2] < 0.5)
+        return uniform[:, 2:].argsort(dim=1).argsort(dim=1) < (shares * count).round()
 
 
 def build_dino(network: Network, settings: Dino, setting: Setting) -> SelfDistillation:

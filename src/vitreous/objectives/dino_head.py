@@ -26,11 +26,11 @@ class DinoHead(nn.Module):
         self._initialise(torch.Generator().manual_seed(seed + 2))  # not the encoder's numbers once more
 
     @torch.no_grad()
-    def _initialise(self, draw: torch.Generator) -> None:
+    def _initialise(self, generator: torch.Generator) -> None:
         """LeCun's normal, so that a short training need not first make the scores grow; biases zero."""
         for parameter in self.parameters():
             if parameter.ndim == 2:
-                nn.init.normal_(parameter, std=parameter.shape[1] ** -0.5, generator=draw)
+                nn.init.normal_(parameter, std=parameter.shape[1] ** -0.5, generator=generator)
             else:
                 nn.init.zeros_(parameter)
 

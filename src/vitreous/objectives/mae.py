@@ -18,9 +18,9 @@ from vitreous.config.objective import Mae
 from vitreous.data.batch import Batch
 from vitreous.distributed.world import ALONE, World
 from vitreous.errors import UserError
-from vitreous.model.draws import draw
 from vitreous.model.initialise import Linear
-from vitreous.model.network import LeavesPatchesOut, Network, Role, require
+from vitreous.model.keyed_random import keyed_uniform
+from vitreous.model.network import LeavesPatchesOut, Network, ParameterGroup, require
 from vitreous.model.position import Grid, Layout, sincos_2d, take_cells
 from vitreous.model.vit import Block, ViT
 from vitreous.objectives.collapse import feature_std
@@ -33,7 +33,7 @@ EVERY, SOME = 10, 32
 
 
 MASKS = 2**32
-"""Stream of `draw` for the masks; a network's own begin at 0."""
+"""Stream of `keyed_uniform` for the masks; a network's own begin at 0."""
 
 
 class MaskedAutoencoder(Objective):
@@ -75,9 +75,9 @@ class MaskedAutoencoder(Objective):
         """The decoder, so that images can be rebuilt later."""
         return {"decoder": self.decoder}
 
-    def roles(self) -> dict[str, Role]:
+    def parameter_groups(self) -> dict[str, ParameterGroup]:
         """The decoder's blocks lie above the encoder's layers, and learn as fast as the last; Muon takes matrices."""
-        found, matrices = super().roles(), {p for p in self.decoder.blocks.parameters() if p.ndim == 2}
+        found, matrices = super().parameter_groups(), {p for p in self.decoder.blocks.parameters() if p.ndim == 2}
         for name, parameter in self.named_parameters():
             if parameter is self.decoder.mask_token:
                 found[name] = found[name]._replace(decayed=False)
@@ -89,7 +89,7 @@ class MaskedAutoencoder(Objective):
         """(B, N) numbers whose order decides which patches are seen: others in every epoch, the same in evaluation."""
         height, width = batch.images.shape[2:]
         rows, columns = grid_of((height, width), self.model.config.patch)
-        return draw(batch.keys, MASKS, rows * columns)
+        return keyed_uniform(batch.keys, MASKS, rows * columns)
 
     def rebuild(
         self, images: Tensor, keep: Tensor, masked: Tensor, keys: Tensor | None = None
@@ -155,23 +155,23 @@ class Decoder(nn.Module):
         self._initialise(torch.Generator().manual_seed(seed + 1))  # not the encoder's numbers once more
 
     @torch.no_grad()
-    def _initialise(self, draw: torch.Generator) -> None:
+    def _initialise(self, generator: torch.Generator) -> None:
         """Matrices: Xavier uniform, q, k and v each on its own; the mask token: normal, 0.02; biases: zero."""
         for name, parameter in self.named_parameters():
             if name == "mask_token":
-                nn.init.normal_(parameter, std=0.02, generator=draw)
+                nn.init.normal_(parameter, std=0.02, generator=generator)
             elif parameter.ndim == 2:
                 for part in parameter.chunk(3 if ".qkv." in name else 1):
-                    nn.init.xavier_uniform_(part, generator=draw)
+                    nn.init.xavier_uniform_(part, generator=generator)
             elif "norm" not in name:
                 nn.init.zeros_(parameter)
 
     def forward(self, tokens: Tensor, layout: Layout, masked: Tensor) -> Tensor:
         """(B, prefix + V, D) and the masked cells (B, M) to (B, M, P*P*C)."""
-        assert layout.keep is not None
+        assert layout.keep_ids is not None
         cells = sincos_2d(layout.grid, self.mask_token.shape[2], trained=self.trained).to(tokens)
         seen = self.embed(tokens)
-        prefix, visible = seen[:, : layout.prefix], seen[:, layout.prefix :] + cells[layout.keep]
+        prefix, visible = seen[:, : layout.prefix], seen[:, layout.prefix :] + cells[layout.keep_ids]
         z = torch.cat([self.mask_token + cells[masked], prefix, visible], dim=1)
         last, count = len(self.blocks) - 1, masked.shape[1]
         for number, block in enumerate(self.blocks):

@@ -16,8 +16,8 @@ from vitreous.config.data import Preprocess
 from vitreous.config.objective import MaskedPatch
 from vitreous.data.batch import Batch
 from vitreous.errors import UserError
-from vitreous.model.draws import draw
 from vitreous.model.initialise import Linear
+from vitreous.model.keyed_random import keyed_uniform
 from vitreous.model.network import LeavesPatchesOut, Network, require
 from vitreous.model.position import take_cells
 from vitreous.model.predictions import is_right
@@ -26,7 +26,7 @@ from vitreous.objectives.objective import Metrics, Objective
 from vitreous.objectives.setting import Setting
 
 CELLS, FATES, OTHERS = 2**32, 2**32 + 1, 2**32 + 2
-"""Streams of `draw`: which patches are corrupted, in which way, and by which others; a network's own begin at 0."""
+"""Streams of `keyed_uniform`: which patches are corrupted, how, and by which others; a network's begin at 0."""
 MOST_COLOURS = 2**12
 """The scores of more would take more memory than the network, and most of them would never be seen."""
 
@@ -121,11 +121,13 @@ def build_masked_patch(network: Network, settings: MaskedPatch, setting: Setting
 def corrupt(keys: Tensor, patches: int, settings: MaskedPatch) -> PatchCorruption:
     """What happens to so many patches of each image, by its key (B,): others in every epoch."""
     count = min(patches, max(1, round(settings.mask * patches)))
-    cells = draw(keys, CELLS, patches).argsort(dim=1, stable=True)[:, :count]
-    fate = draw(keys, FATES, count)
+    cells = keyed_uniform(keys, CELLS, patches).argsort(dim=1, stable=True)[:, :count]
+    fate = keyed_uniform(keys, FATES, count)
     masked = fate < settings.by_mask_token
     moved = ~masked & (fate < settings.by_mask_token + settings.by_other_patch)
-    step = 1 + (draw(keys, OTHERS, count) * (patches - 1)).long().clamp(max=patches - 2)  # never round to itself
+    step = 1 + (keyed_uniform(keys, OTHERS, count) * (patches - 1)).long().clamp(
+        max=patches - 2
+    )  # never round to itself
     every = torch.arange(patches, device=keys.device).repeat(len(keys), 1)
     return PatchCorruption(
         cells,

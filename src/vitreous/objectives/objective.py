@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from vitreous.data.batch import Batch
 from vitreous.distributed.world import ALONE, World
 from vitreous.errors import nothing_readable
-from vitreous.model.family import parameter_roles
-from vitreous.model.network import Network, Role
+from vitreous.model.network import Network, ParameterGroup
 
 Metrics = dict[str, Tensor]
 """Named numbers of a batch, each a tensor without axes."""
@@ -80,13 +79,13 @@ class Objective(nn.Module, ABC):
         """What is saved beside the network, by name."""
         return {}
 
-    def roles(self) -> dict[str, Role]:
-        """What each parameter is: of networks as their family says; of what is built around them, the layer above."""
+    def parameter_groups(self) -> dict[str, ParameterGroup]:
+        """The group of each parameter: as its network says; of what is built around networks, the layer above."""
         layers = self.model.config.layers
-        found = {name: Role(layers, "other", p.ndim >= 2) for name, p in self.named_parameters()}
+        found = {name: ParameterGroup(layers, "other", p.ndim >= 2) for name, p in self.named_parameters()}
         for place, module in self.named_modules():
             if isinstance(module, Network):
-                found |= {f"{place}.{name}": role for name, role in parameter_roles(module).items()}
+                found |= {f"{place}.{name}": role for name, role in module.parameter_groups().items()}
         return found
 
 

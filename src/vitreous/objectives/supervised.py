@@ -11,7 +11,7 @@ from torch import Tensor
 from vitreous.config import objective as config
 from vitreous.data.batch import Batch
 from vitreous.distributed.world import ALONE, World
-from vitreous.model.draws import draw
+from vitreous.model.keyed_random import keyed_uniform
 from vitreous.model.network import LeavesPatchesOut, Network, require
 from vitreous.model.position import draw_cells
 from vitreous.model.predictions import is_right, predicted_class
@@ -20,7 +20,7 @@ from vitreous.objectives.objective import Metrics, Objective
 from vitreous.objectives.setting import Setting
 
 KEEP = 2**32
-"""Stream of `draw` for the keep schedule; a network's own begin at 0."""
+"""Stream of `keyed_uniform` for the keep schedule; a network's own begin at 0."""
 
 
 class Classification(Objective):
@@ -99,8 +99,8 @@ class Classification(Objective):
         patched = require(self.model, LeavesPatchesOut, "keep_schedule")
         height, width = batch.images.shape[2:]
         grid = patched.patch_grid((height, width))
-        cells = draw_cells(len(batch.index), grid, share, draw(batch.keys, KEEP, grid[0] * grid[1]))
-        return patched(batch.images, keep=cells, keys=batch.keys, **told)
+        cells = draw_cells(len(batch.index), grid, share, keyed_uniform(batch.keys, KEEP, grid[0] * grid[1]))
+        return patched(batch.images, keep_ids=cells, keys=batch.keys, **told)
 
 
 def accuracy(scores: Tensor, batch: Batch) -> Tensor:

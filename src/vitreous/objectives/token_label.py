@@ -43,7 +43,7 @@ class TokenLabelling(Classification):
         trace = Trace(layers=[-1], attention=False)
         scores = self._scores(batch, progress, trace=trace)
         tokens = self.patch_scores(trace)
-        targets = batch.token_targets if trace.keep is None else take_cells(batch.token_targets, trace.keep)
+        targets = batch.token_targets if trace.keep_ids is None else take_cells(batch.token_targets, trace.keep_ids)
         token_loss = self._mean(token_cross_entropy(tokens, targets), batch)
         loss = self._label_loss(scores, batch) + self.settings.token_weight * token_loss
         agreement = is_right(tokens.detach(), predicted_class(targets)).float().mean()

@@ -11,10 +11,11 @@ import numpy as np
 from matplotlib.figure import Figure
 from PIL import Image
 
+from vitreous.config.model import with_article
 from vitreous.config.train import Training
 from vitreous.distributed.meter import Cost
 from vitreous.evaluation.classify import MIN_CLASS_IMAGES, ClassificationResult, ClassifiedImage
-from vitreous.model import family
+from vitreous.model.family import count_flops, count_parameters
 from vitreous.report.html import Html, render
 from vitreous.report.plots import FULL_MATRIX, Series, confusion, curves, page_style, reliability, to_svg
 from vitreous.weights.bundle import Bundle
@@ -123,10 +124,10 @@ def page(content: Content) -> str:
         content=content,
         run=run,
         config=config,
-        model=family.called(config),
-        parameters=family.count_parameters(config),
-        flops=family.count_flops(config),
-        facts=family.facts(config),
+        model=with_article(config.title()),
+        parameters=count_parameters(config),
+        flops=count_flops(config),
+        facts=config.architecture(),
         trained_on=content.bundle.info.get("request", {}).get("data"),
         curves=[] if run is None else training_curves(run.records),
         taught=label_maps(content.taught),

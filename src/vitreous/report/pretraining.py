@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 from PIL import Image
 
-from vitreous.model.family import described
+from vitreous.config.model import with_article
 from vitreous.objectives.collapse import WINDOW
 from vitreous.report.html import render
 from vitreous.report.page import Run
@@ -42,7 +42,7 @@ def pretraining_page(name: str, run: Run, rebuilt: Image.Image | None = None) ->
         name=name,
         run=run,
         rebuilt=rebuilt,
-        model=described(run.training.model),
+        model=with_article(run.training.model.describe()),
         size=run.training.model.image_size,
         optimizer=optimizer,
         settings=[f"{key} {value}" for key, value in asdict(objective).items() if key not in unsaid],

@@ -21,7 +21,7 @@ from vitreous.evaluation.calibration import fit_temperature
 from vitreous.evaluation.classify import ClassificationResult, score_classes
 from vitreous.evaluation.features import compute_features
 from vitreous.evaluation.probe import LabelledFeatures, fit_linear
-from vitreous.model.family import classifiers, count_flops, inference_batch
+from vitreous.model.family import count_flops, inference_batch
 from vitreous.model.network import Network
 from vitreous.model.predictions import is_right
 from vitreous.objectives.supervised import balance
@@ -103,7 +103,7 @@ def fit_classifier(
     weights = balance(labels, classes) if weighted else None
     classifier = fit_linear(features, labels, classes, validation=held_out, class_weights=weights)
     with torch.no_grad():
-        for layer in classifiers(network):
+        for layer in network.classifiers():
             layer.weight.copy_(classifier.weight)
             layer.bias.copy_(classifier.bias)
     if held_out is None:
@@ -115,7 +115,7 @@ def set_temperature(network: Network, logits: Tensor, labels: Tensor) -> Tensor:
     """Scale the network's classifier so that it is as confident as it is right; logits (n, K) are scaled too."""
     factor = 1 / fit_temperature(logits, labels)
     with torch.no_grad():
-        for layer in classifiers(network):
+        for layer in network.classifiers():
             layer.weight.mul_(factor)
             layer.bias.mul_(factor)
     return factor * logits

@@ -12,8 +12,8 @@ import math
 from dataclasses import dataclass, replace
 
 from vitreous.config.model import ModelConfig, ViTConfig
-from vitreous.model.cost import count_checkpointed_bytes
 from vitreous.model.family import count_activation_bytes, count_forward_bytes, count_parameters
+from vitreous.model.vit_cost import count_checkpointed_bytes
 
 FLOAT32_BYTES, BFLOAT16_BYTES = 4, 2
 RESERVED_FRACTION = 0.1

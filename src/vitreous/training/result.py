@@ -8,12 +8,12 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from vitreous.config.model import with_article
 from vitreous.config.train import Training
 from vitreous.data.source import Split
 from vitreous.distributed.meter import Cost
 from vitreous.errors import UserError
 from vitreous.evaluation.classify import ClassificationResult
-from vitreous.model.family import described
 from vitreous.training.request import PretrainRequest
 from vitreous.weights.markdown import code
 
@@ -192,7 +192,7 @@ def model_card(
     lines = [
         f"# {code(name)}",
         "",
-        f"{described(model)} that sorts images of {size} pixels into {len(labels)} classes: "
+        f"{with_article(model.describe())} that sorts images of {size} pixels into {len(labels)} classes: "
         f"{', '.join(map(code, labels[:20]))}{', ...' if len(labels) > 20 else ''}.",
         "",
         "## How well it does",
@@ -230,9 +230,9 @@ def pretrain_card(name: str, request: PretrainRequest, training: Training, resul
     lines = [
         f"# {code(name)}",
         "",
-        f"{described(c)} for images of {c.image_size[0]}x{c.image_size[1]} pixels that learned from images "
-        f"without labels, by {code(request.method)}. It has no classifier: it gives a representation of {c.features} "
-        "numbers.",
+        f"{with_article(c.describe())} for images of {c.image_size[0]}x{c.image_size[1]} pixels that learned from "
+        f"images without labels, by {code(request.method)}. It has no classifier: it gives a representation "
+        f"of {c.features} numbers.",
         "",
         *(f"**{alarm}**\n" for alarm in result.alarms),
         "## How it was made",

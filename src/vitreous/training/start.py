@@ -17,14 +17,7 @@ from vitreous.data.loader import Loader
 from vitreous.data.source import Data, Source, take_share
 from vitreous.distributed.world import ALONE, World
 from vitreous.errors import UserError
-from vitreous.model.family import (
-    build_network,
-    count_flops,
-    inference_batch,
-    parameter_roles,
-    resize,
-    without_classifier,
-)
+from vitreous.model.family import build_network, count_flops, inference_batch, network_class
 from vitreous.model.initialise import whiten_patches
 from vitreous.model.lora import add_lora
 from vitreous.model.network import Network, has_stem, require
@@ -137,16 +130,16 @@ def _as_long(training: Training) -> Training:
 def starting_network(training: Training, base: Bundle | None) -> Network:
     """The network to train: new, or the given one at the training's resolution with a new classifier of zeros."""
     network = build_network(training.model, seed=training.seed)
-    roles = parameter_roles(network)
+    groups = network.parameter_groups()
     if base is not None:
         given = base.model
-        state = resize(given.state_dict(), given.config, training.model.image_size)
-        own = without_classifier(network, network.state_dict())
+        state = network_class(given.config).resize(given.state_dict(), given.config, training.model.image_size)
+        own = network.without_classifier(network.state_dict())
         fresh = {name: tensor for name, tensor in network.state_dict().items() if name not in own}
-        network.load_state_dict({**without_classifier(given, state), **fresh})
+        network.load_state_dict({**given.without_classifier(state), **fresh})
     if training.freeze:
         for name, parameter in network.named_parameters():
-            if roles[name].layer < training.freeze:
+            if groups[name].layer < training.freeze:
                 parameter.requires_grad_(False)
     if training.lora:
         add_lora(network, training.lora, training.seed)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from vitreous.config.train import Optimizer, Training
 from vitreous.data.batch import Batch
 from vitreous.distributed.world import World
-from vitreous.model.network import Role
+from vitreous.model.network import ParameterGroup
 from vitreous.model.precision import precision
 from vitreous.objectives.objective import Objective
 from vitreous.training.parallel import Single, checkpoint_blocks, full_tensor, parallelise, shard_like
@@ -112,8 +112,8 @@ def orthogonalise(matrix: Tensor, steps: int = 5) -> Tensor:
 
 def make_optimizers(objective: Objective, c: Optimizer) -> list[torch.optim.Optimizer]:
     """One optimizer, or with Muon two, over the parameters that want a gradient. Each group knows its `peak` rate."""
-    roles, layers = objective.roles(), objective.model.config.layers
-    learned = [(roles[name], p) for name, p in objective.named_parameters() if p.requires_grad]
+    group_of, layers = objective.parameter_groups(), objective.model.config.layers
+    learned = [(group_of[name], p) for name, p in objective.named_parameters() if p.requires_grad]
     matrices = [(role, p) for role, p in learned if c.name == "muon" and role.kind == "matrix"]
     rest = [(role, p) for role, p in learned if not (c.name == "muon" and role.kind == "matrix")]
 
@@ -132,7 +132,7 @@ def make_optimizers(objective: Objective, c: Optimizer) -> list[torch.optim.Opti
 
 
 def _groups(
-    parameters: Iterable[tuple[Role, nn.Parameter]], c: Optimizer, layers: int, rate: float
+    parameters: Iterable[tuple[ParameterGroup, nn.Parameter]], c: Optimizer, layers: int, rate: float
 ) -> list[dict[str, Any]]:
     """A group for each layer, which learns slower the lower it is, and in it for what is decayed and what is not."""
     groups: dict[tuple[int, bool], dict[str, Any]] = {}

@@ -22,7 +22,7 @@ from vitreous.distributed.process_group import announce
 from vitreous.distributed.world import World
 from vitreous.errors import UserError
 from vitreous.inference.memory_needs import check_training_memory
-from vitreous.model.family import build_network, describe
+from vitreous.model.family import build_network
 from vitreous.model.lora import merge_lora
 from vitreous.model.network import Network
 from vitreous.storage.files import write_file
@@ -216,7 +216,7 @@ def _say_what(context: TrainingContext[RequestT], opened: Opened, title: str, re
     images = ", ".join(f"{len(source):,} {split}" for split, source in data.splits.items())
     classes = f" of {len(data.classes)} classes" if data.classes else ""
     context.callbacks.message(
-        f"{'Resuming' if resumed else 'Training'}: {describe(model)} at {model.image_size[0]}x{model.image_size[1]} "
+        f"{'Resuming' if resumed else 'Training'}: {model.describe()} at {model.image_size[0]}x{model.image_size[1]} "
         f"({title}): {images} images{classes}."
     )
     for note in data.notes:

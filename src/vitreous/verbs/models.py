@@ -74,7 +74,7 @@ class Models(Verb[list[ModelRow]]):
         sized = {} if self.image_size is None else {"image_size": (self.image_size, self.image_size)}
         memory = None if self.memory is None else parse_size(self.memory, "memory")
         rows = []
-        for name in self.names or [name for family in FAMILIES.values() for name in family.names]:
+        for name in self.names or [name for family in FAMILIES.values() for name in family.config.presets]:
             try:
                 config = named_config(name, **sized)
             except UserError:

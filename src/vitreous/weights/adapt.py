@@ -12,15 +12,7 @@ from vitreous.config.data import Preprocess
 from vitreous.config.model import ModelConfig
 from vitreous.errors import UserError
 from vitreous.memory import check_memory
-from vitreous.model.family import (
-    build_network,
-    check_weights_fit,
-    first_convolution,
-    for_classes,
-    for_size,
-    resize,
-    without_classifier,
-)
+from vitreous.model.family import build_network, check_weights_fit, network_class
 from vitreous.model.network import Network, require
 from vitreous.model.position import resample_state
 from vitreous.model.vit import ViT
@@ -56,13 +48,13 @@ def adapt(
         vit = require(model, ViT, f"patch={patch}")
         state, _ = resample_state(state, vit.config, size or vit.config.image_size, patch)
     elif size is not None:
-        state = resize(state, model.config, size)
+        state = network_class(model.config).resize(state, model.config, size)
     if size is not None:
         preprocess = replace(preprocess, size=size)
     if config.channels != model.config.channels:
         state, preprocess = _rechannel(model, state, preprocess, config.channels)
     if config.classes != model.config.classes:
-        state = without_classifier(model, state)
+        state = model.without_classifier(state)
     changed = build_network(config, seed=None)
     fresh = {name: torch.zeros_like(tensor) for name, tensor in changed.state_dict().items() if name not in state}
     changed.load_state_dict({**state, **fresh})
@@ -86,7 +78,7 @@ def _adapted(
             check_memory(3 * 8 * old**2 * patch**2, f"patch={patch}", f"choose one nearer to the model's own, {old}")
         config = vit.config.resized(size or vit.config.image_size, patch)
     elif size is not None:
-        config = for_size(config, size)
+        config = config.for_size(size)
     if channels is not None and channels != config.channels:
         if channels < 1:
             raise UserError(f"channels={channels}: give the number of channels, 1 for grey images, 3 for colour.")
@@ -99,7 +91,7 @@ def _adapted(
     if classes is not None and classes != config.classes:
         if classes < 0:
             raise UserError(f"classes={classes}: must be 0 (no classifier) or more.")
-        config = for_classes(config, classes)
+        config = config.for_classes(classes)
     if epsilon is not None:
         require(model, ViT, f"epsilon={epsilon:g}")
         config = replace(config, norm_eps=epsilon)
@@ -117,7 +109,7 @@ def _rechannel(
     To n, of m: channel c has the kernel, mean and std of channel c mod m, and m/n of its weight. This is timm's rule
     for m = 3: n terms instead of m are summed, and the sum must stay as large as what later layers were trained on.
     """
-    found = first_convolution(model)
+    found = model.first_convolution()
     if found is None or found[1].groups != 1:
         raise UserError(
             f"channels={channels}: no convolution looks at the pixels of a model of the family "

@@ -19,11 +19,11 @@ from typing import Any
 
 from vitreous.config.data import Preprocess
 from vitreous.config.fields import from_fields
-from vitreous.config.model import ModelConfig, model_to_json
+from vitreous.config.model import ModelConfig, model_to_json, with_article
 from vitreous.errors import UserError
 from vitreous.inputs import as_text, read_json
 from vitreous.memory import check_memory
-from vitreous.model.family import called, check_size, config_from_json, described
+from vitreous.model.family import config_from_json
 from vitreous.model.network import Network
 from vitreous.storage.files import new_folder, write_tensors
 from vitreous.storage.manifest import (
@@ -190,7 +190,7 @@ def check_parts(config: ModelConfig, preprocess: Preprocess, labels: Sequence[st
             f"{where}: the preprocessing gives {preprocess.channels} channels and the model takes {config.channels}; "
             "give as many numbers in mean and std as the model has channels."
         )
-    check_size(config, preprocess.size)
+    config.check_size(preprocess.size)
     height, width = preprocess.size
     check_memory(4 * preprocess.channels * height * width, f"{where}: size {height}x{width}", "choose a smaller size")
 
@@ -199,8 +199,8 @@ def _plain_card(config: ModelConfig, labels: Sequence[str]) -> str:
     some = ", ".join(map(code, labels[:10])) + (", ..." if len(labels) > 10 else "")
     height, width = config.image_size
     return (
-        f"# {called(config)}\n\n"
-        f"{described(config)}, for images of {height}x{width}.\n\n"
+        f"# {with_article(config.title())}\n\n"
+        f"{with_article(config.describe())}, for images of {height}x{width}.\n\n"
         f"{len(labels)} classes: {some or 'none; it gives representations'}.\n\n"
         "Saved by vitreous: `vitreous predict THIS_FOLDER image.jpg`.\n"
     )

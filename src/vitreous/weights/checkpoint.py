@@ -15,10 +15,9 @@ from vitreous.config.bit import BiTConfig, Root
 from vitreous.config.data import Preprocess
 from vitreous.config.efficientnet import EfficientNetConfig
 from vitreous.config.model import ModelConfig, ViTConfig
-from vitreous.config.stem import MOST_STAGES
+from vitreous.config.presets import SIZES, hybrid_name
+from vitreous.config.stem import MAX_STAGES
 from vitreous.errors import UserError
-from vitreous.model import family as families
-from vitreous.model.presets import SIZES, hybrid_name
 from vitreous.weights.mapping import Rule
 from vitreous.wording import shown
 
@@ -80,7 +79,7 @@ class RawCheckpoint:
 
     def stages(self, before: str, after: str = ".") -> int:
         """The same for the stages of a convolutional network, which are few."""
-        if (stages := self.blocks(before, after)) > MOST_STAGES + 1:  # Google counts from 1
+        if (stages := self.blocks(before, after)) > MAX_STAGES + 1:  # Google counts from 1
             raise UserError(
                 f"{self.where}: {before}{stages - 1} would be one of {stages:,} stages; give a file of a real model."
             )
@@ -168,7 +167,7 @@ def describe(source: str, c: ModelConfig, *, heads_assumed: bool = False) -> str
     channels = [f"{c.channels} channel{'s' * (c.channels > 1)}"] if c.channels != 3 else []
     classes = f"{c.classes} class{'es' * (c.classes > 1)}" if c.classes else "no classifier"
     if not isinstance(c, ViTConfig):
-        return ", ".join([f"{source} {families.describe(c)}", size, *channels, classes])
+        return ", ".join([f"{source} {c.describe()}", size, *channels, classes])
     shape = (c.width, c.depth, c.heads, c.mlp_width)
     known = next((f"-{name}" for name, sizes in SIZES.items() if sizes == shape), None)
     name = f"ViT{known or f'({c.width} wide, {c.depth} deep)'}/{c.patch}"

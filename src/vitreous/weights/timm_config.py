@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from vitreous.config.bit import PRESETS as BIT_PRESETS
 from vitreous.config.bit import BiTConfig
 from vitreous.config.data import Preprocess
 from vitreous.config.efficientnet import EfficientNetConfig, Padding
 from vitreous.config.model import ModelConfig, Pool, ViTConfig
+from vitreous.config.presets import SIZES
 from vitreous.config.stem import ResNetStem
-from vitreous.model.bit_family import PRESETS as BIT_PRESETS
 from vitreous.model.efficientnet_family import size_of
-from vitreous.model.presets import SIZES
 from vitreous.weights.checkpoint import BACKBONE, first_true, other_epsilon
 from vitreous.weights.mapping import POINTWISE, Rule
 

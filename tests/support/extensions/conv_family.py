@@ -6,14 +6,16 @@ from typing import ClassVar
 import torch
 from torch import nn
 
+from vitreous.config.model import ModelConfig
 from vitreous.model.family import Family
 from vitreous.model.network import Network
-from vitreous.model.roles import module_roles
 
 
 @dataclass(frozen=True)
-class TinyConvConfig:
-    family: ClassVar[str] = "tiny-conv"
+class TinyConvConfig(ModelConfig):
+    family: ClassVar = "tiny-conv"
+    family_title: ClassVar = "Tiny ConvNet"
+    presets: ClassVar = {"tiny-conv-8": {"width": 8}, "tiny-conv-16": {"width": 16}}
 
     width: int = 8
     depth: int = 2
@@ -31,15 +33,26 @@ class TinyConvConfig:
 
 
 class TinyConv(Network):
-    def __init__(self, c):
+    embedding = ("stem.",)
+
+    def __init__(self, c, *, seed=0):
         super().__init__()
         self.config = c
-        self.stem = nn.Conv2d(c.channels, c.width, 3, stride=2, padding=1, bias=False)
-        self.blocks = nn.ModuleList(
-            nn.Sequential(nn.BatchNorm2d(c.width), nn.ReLU(), nn.Conv2d(c.width, c.width, 3, padding=1))
-            for _ in range(c.depth)
-        )
-        self.head = nn.Linear(c.width, c.classes) if c.classes else nn.Identity()
+        with torch.random.fork_rng(devices=[]):
+            if seed is not None:
+                torch.manual_seed(seed)
+            self.stem = nn.Conv2d(c.channels, c.width, 3, stride=2, padding=1, bias=False)
+            self.blocks = nn.ModuleList(
+                nn.Sequential(nn.BatchNorm2d(c.width), nn.ReLU(), nn.Conv2d(c.width, c.width, 3, padding=1))
+                for _ in range(c.depth)
+            )
+            self.head = nn.Linear(c.width, c.classes) if c.classes else nn.Identity()
+
+    def layers(self):
+        return list(self.blocks)
+
+    def classifiers(self):
+        return [self.head] if self.config.classes else []
 
     def feature_map(self, images):
         x = self.stem(images)
@@ -57,28 +70,4 @@ class TinyConv(Network):
         return self.feature_map(images).mean(dim=(2, 3))
 
 
-def build(config, seed):
-    with torch.random.fork_rng(devices=[]):
-        if seed is not None:
-            torch.manual_seed(seed)
-        return TinyConv(config)
-
-
-def layer_of(network):
-    def found(name):
-        if name.startswith("stem"):
-            return -1
-        return int(name.split(".")[1]) if name.startswith("blocks") else network.config.depth
-
-    return found
-
-
-FAMILY = Family(
-    name="Tiny ConvNet",
-    config=TinyConvConfig,
-    build=build,
-    classifiers=lambda network: [network.head] if network.config.classes else [],
-    roles=lambda network: module_roles(network, layer_of(network), [network.head]),
-    preset=lambda name, **changes: TinyConvConfig(**{"width": {"tiny-conv-8": 8, "tiny-conv-16": 16}[name], **changes}),
-    names=("tiny-conv-8", "tiny-conv-16"),
-)
+FAMILY = Family(TinyConvConfig, TinyConv)

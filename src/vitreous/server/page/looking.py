@@ -21,7 +21,6 @@ from vitreous.explain.inside import Inside, attention_between_patches, look_insi
 from vitreous.explain.methods import check_request, chosen_layers, compute_maps, default_method
 from vitreous.explain.occlusion import CELLS, logits_without, occluded_grid
 from vitreous.explain.request import METHODS, ExplanationRequest, Method
-from vitreous.model.family import describe
 from vitreous.model.network import (
     MergesTokens,
     Network,
@@ -116,7 +115,7 @@ class PackedInside:
 def model_card(served: Served) -> ModelCard:
     """What the page must know of a model before any image."""
     preprocess, bundle = served.preprocess, served.bundle
-    about = f"{describe(served.deployed.config)}, {served.engine.name} {served.engine.precision}"
+    about = f"{served.deployed.config.describe()}, {served.engine.name} {served.engine.precision}"
     grid, cell = cells_of(served)
     network = None if bundle is None else bundle.model
     attentive = network if isinstance(network, TracesAttention) else None

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from vitreous.config.model import ModelConfig
+from vitreous.config.model import ModelConfig, with_article
 from vitreous.config.train import Training
 from vitreous.data.source import Split
 from vitreous.errors import UserError
-from vitreous.model.family import count_flops, count_parameters, described
+from vitreous.model.family import count_flops, count_parameters
 from vitreous.report.compared import Cell, Compared, Trial, share_text
 from vitreous.studies.compare.cells import RECIPE
 from vitreous.studies.compare.plan import GRID, ComparePlan
@@ -34,7 +34,7 @@ class Judged:
 
 def describe_model(name: str, config: ModelConfig, trained: bool, learning_rate: float | None) -> Compared:
     counts = count_parameters(config), count_flops(config)
-    return Compared(name, described(config), *counts, config.image_size, trained, learning_rate)
+    return Compared(name, with_article(config.describe()), *counts, config.image_size, trained, learning_rate)
 
 
 def shared_settings(trainings: Mapping[str, Training]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from vitreous.distributed.meter import Cost
 from vitreous.errors import UserError
 from vitreous.evaluation.intervals import Paired
 from vitreous.inputs import read_json
-from vitreous.model.family import count_parameters, describe
+from vitreous.model.family import count_parameters
 from vitreous.report.rounds import DoubtfulImage, LikelyClass, Round, RoundLabels, RoundScore, SelfTrainingContent
 from vitreous.report.self_training import SIDE, self_training_page
 from vitreous.studies.self_train.labelling import Labelling, read_labels
@@ -92,7 +92,7 @@ def describe_round(
     return Round(
         number=number,
         run=str(folder),
-        model=describe(config),
+        model=config.describe(),
         parameters=count_parameters(config),
         images=result.images,
         validation=RoundScore.of(result.validation),

@@ -18,7 +18,7 @@ from vitreous.inference.opening import CONVERSION_PAYS_SECONDS, open_engine, ope
 from vitreous.inference.speed import machine_features
 from vitreous.inputs import read_json
 from vitreous.interrupt import Interrupted
-from vitreous.model.family import count_flops, count_parameters, describe
+from vitreous.model.family import count_flops, count_parameters
 from vitreous.report.transfer import transfer_page
 from vitreous.report.transferred import Absent, Task, TaskScore, TransferredModel, TransferResult
 from vitreous.storage.files import write_file
@@ -249,7 +249,7 @@ def _result(
         finished=complete,
         model=TransferredModel(
             name=run_name(request.model),
-            description=describe(config),
+            description=config.describe(),
             parameters=count_parameters(config),
             image_size=config.image_size,
             forward_flops=count_flops(config),

@@ -12,7 +12,7 @@ from vitreous.config.model import ModelConfig, ViTConfig
 from vitreous.config.objective import Supervised
 from vitreous.config.train import Optimizer, Training
 from vitreous.errors import UserError
-from vitreous.model.family import count_flops, for_classes, for_size, named_config
+from vitreous.model.family import count_flops, named_config
 
 SMALL_SIDE = 64
 """Images up to this side are looked at as they are, in patches of 4 pixels."""
@@ -51,7 +51,7 @@ class DatasetStats:
         """
         if self.base is not None and self.base_preprocess is not None:
             size = self.base.image_size if self.image_size is None else (self.image_size, self.image_size)
-            config, preprocess = for_classes(self.base, self.classes), replace(self.base_preprocess, size=size)
+            config, preprocess = self.base.for_classes(self.classes), replace(self.base_preprocess, size=size)
         else:
             config = named_config(self.model or default, classes=self.classes, channels=self.channels)
             size = config.image_size if self.image_size is None else (self.image_size, self.image_size)
@@ -59,7 +59,7 @@ class DatasetStats:
             grey = (0.5,) * self.channels
             preprocess = Preprocess(size=size, mean=grey, std=grey)
         if size != config.image_size:
-            config = for_size(config, size)
+            config = config.for_size(size)
         return with_fields(config, **overrides), preprocess
 
 

@@ -8,11 +8,11 @@ import torch.nn.functional as F
 from support.numpy_vit import NumpyViT
 from support.variants import random_images, random_model
 from vitreous import Trace, UserError, preset
-from vitreous.model import reach as reaches
-from vitreous.model.cost import count_flops
+from vitreous.model import attention_window
+from vitreous.model.attention_window import AttentionWindow, count_logits, tiles_of
+from vitreous.model.family import count_flops
 from vitreous.model.neighbourhood import attend_within
 from vitreous.model.position import Layout
-from vitreous.model.reach import Reach, count_scores, tiles_of
 
 NEAR = {"attention": "neighbourhood", "window": 3}
 PIXELS = {"patch": 1, "width": 8, "heads": 2}
@@ -39,16 +39,16 @@ def mask_by_hand(reach, grid, prefix):
 def test_tiles_read_what_the_masked_matrix_reads_and_pass_the_same_gradients(monkeypatch, subtests):
     for prefix in [0, 1, 3]:
         for grid, reach in [
-            ((9, 13), Reach(1, 1)),  # the tiles go beyond the grid
-            ((6, 6), Reach(2, 2)),
-            ((16, 4), Reach(1, 5)),  # a side that the reach covers
-            ((5, 7), Reach(0, None)),
-            ((7, 5), Reach(None, 0)),
-            ((1, 20), Reach(2, 2)),
+            ((9, 13), AttentionWindow(1, 1)),  # the tiles go beyond the grid
+            ((6, 6), AttentionWindow(2, 2)),
+            ((16, 4), AttentionWindow(1, 5)),  # a side that the reach covers
+            ((5, 7), AttentionWindow(0, None)),
+            ((7, 5), AttentionWindow(None, 0)),
+            ((1, 20), AttentionWindow(2, 2)),
         ]:
             with subtests.test(prefix=prefix, grid=grid, reach=reach):
-                monkeypatch.setattr(reaches, "FEWEST", 1)
-                monkeypatch.setattr(reaches, "WORTH", 100.0)
+                monkeypatch.setattr(attention_window, "MIN_TILED_PATCHES", 1)
+                monkeypatch.setattr(attention_window, "MAX_TILED_FRACTION", 100.0)
                 tokens = prefix + grid[0] * grid[1]
                 draw = torch.Generator().manual_seed(0)
                 q, k, v = (torch.randn(2, 3, tokens, 4, generator=draw, requires_grad=True) for _ in range(3))
@@ -66,13 +66,13 @@ def test_tiles_read_what_the_masked_matrix_reads_and_pass_the_same_gradients(mon
 
 
 def test_gradients_are_the_derivatives(monkeypatch):
-    monkeypatch.setattr(reaches, "FEWEST", 1)
-    monkeypatch.setattr(reaches, "WORTH", 100.0)
+    monkeypatch.setattr(attention_window, "MIN_TILED_PATCHES", 1)
+    monkeypatch.setattr(attention_window, "MAX_TILED_FRACTION", 100.0)
     draw = torch.Generator().manual_seed(0)
     qkv = [torch.randn(1, 1, 1 + 6, 2, generator=draw, dtype=torch.float64, requires_grad=True) for _ in range(3)]
 
     def read(q, k, v):
-        return attend_within(Reach(1, 1), Layout((3, 2), 1, None), q, k, v, None, explicit=False)[0]
+        return attend_within(AttentionWindow(1, 1), Layout((3, 2), 1, None), q, k, v, None, explicit=False)[0]
 
     assert torch.autograd.gradcheck(read, qkv)
 
@@ -98,19 +98,19 @@ def test_a_chosen_part_of_the_patches_sees_its_neighbours_among_them(subtests):
             keep = torch.tensor([[0, 5, 11, 4], [7, 2, 3, 6]])
             expected = NumpyViT(model.config, model.state_dict())(images.double().numpy(), keep.numpy())
             with torch.no_grad():
-                np.testing.assert_allclose(model(images, keep=keep).numpy(), expected, atol=1e-5, rtol=0)
+                np.testing.assert_allclose(model(images, keep_ids=keep).numpy(), expected, atol=1e-5, rtol=0)
 
 
 def test_a_trace_of_tiled_layers_is_the_masked_matrix_and_changes_nothing(subtests):
     for changes in [{**NEAR, "image_size": (24, 24)}, {"attention": "axial", "image_size": (12, 14)}]:
         with subtests.test(changes=changes):
             model = random_model(**PIXELS, **changes, pool="mean")
-            assert tiles_of(model.blocks[0].attn.reach, model.config.grid) is not None
+            assert tiles_of(model.blocks[0].attn.window, model.config.grid) is not None
             images, trace = random_images(model, count=1), Trace()
             with torch.no_grad():
                 torch.testing.assert_close(model(images, trace=trace), model(images), atol=1e-5, rtol=0)
             for layer, block in enumerate(model.blocks):
-                unseen = ~mask_by_hand(block.attn.reach, model.config.grid, 1)
+                unseen = ~mask_by_hand(block.attn.window, model.config.grid, 1)
                 assert (trace.attention[layer][0, :, unseen] == 0).all()
                 torch.testing.assert_close(trace.attention[layer].sum(-1), torch.ones(1, 2, len(unseen)))
 
@@ -131,8 +131,8 @@ def test_axial_attention_takes_turns_and_two_blocks_see_the_whole_image():
 
 
 def test_scores_grow_with_the_number_of_patches_and_not_with_its_square():
-    near, full = preset("Ti/8", attention="neighbourhood", window=7), Reach(3, 3)
-    one, four = (count_scores(full, (side, side), 1) for side in (56, 112))
+    near, full = preset("Ti/8", attention="neighbourhood", window=7), AttentionWindow(3, 3)
+    one, four = (count_logits(full, (side, side), 1) for side in (56, 112))
     assert 3.9 < four / one < 4.1
     assert one < 0.08 * (56 * 56 + 1) ** 2
     assert count_flops(near) < 0.75 * count_flops(preset("Ti/8"))

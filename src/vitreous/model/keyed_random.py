@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 
-def draw(keys: Tensor, stream: int, count: int) -> Tensor:
+def keyed_uniform(keys: Tensor, stream: int, count: int) -> Tensor:
     """(B, count) float32 in [0, 1): row i depends on keys[i] and stream only.
 
     keys: (B,) int64. stream: what the numbers are for, so that one key serves many purposes.

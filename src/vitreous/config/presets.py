@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import fields
 from difflib import get_close_matches
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from vitreous.arguments import checked
-from vitreous.config.model import ViTConfig
 from vitreous.config.stem import ConvStem, ResNetStem
 from vitreous.errors import UserError
+
+if TYPE_CHECKING:
+    from vitreous.config.model import ViTConfig
 
 # name: (width, depth, heads, MLP width). B, L, H from the paper's table 1; Ti and S from DeiT; g from "Scaling Vision
 # Transformers". F, P and N (femto, pico, nano) are ours, for small images on few cores.
@@ -48,13 +48,8 @@ NAMES: tuple[str, ...] = (
 _NAME = re.compile(r"((?P<stem>[RC]\d*)\+)?(?P<size>[A-Za-z]+)/(?P<patch>\d+)(@(?P<height>\d+)(x(?P<width>\d+))?)?")
 
 
-@checked
-def preset(name: str, **changes: Any) -> ViTConfig:
-    """The configuration called `name`: size/patch, and @side or @heightxwidth unless 224; `changes` set fields.
-
-    A hybrid's name has its stem first: R, R26 or R50 for the published ResNets, C for light convolutions, as many as
-    halve the side down to the patch.
-    """
+def preset_fields(name: str) -> dict[str, Any]:
+    """The fields that a name fixes: size/patch, and @side or @heightxwidth unless 224."""
     match = _NAME.fullmatch(name)
     if match is None or match["size"] not in SIZES:
         near = get_close_matches(name.removeprefix("ViT-"), NAMES, n=1, cutoff=0.3)
@@ -62,27 +57,14 @@ def preset(name: str, **changes: Any) -> ViTConfig:
         raise UserError(
             f"model {name!r}: write SIZE/PATCH or SIZE/PATCH@PIXELS with a SIZE of {', '.join(SIZES)}; {like}"
         )
-    known = {field.name for field in fields(ViTConfig)}
-    if unknown := sorted(set(changes) - known):
-        near = get_close_matches(unknown[0], known, n=1)
-        like = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(sorted(known))}."
-        raise UserError(f"model {name!r} has no field {unknown[0]!r}; {like}")
-    width, depth, heads, mlp_width = SIZES[match["size"]]
+    shape = dict(zip(("width", "depth", "heads", "mlp_width"), SIZES[match["size"]], strict=True))
     height = int(match["height"] or 224)
-    sizes: dict[str, Any] = {
-        "width": width,
-        "depth": depth,
-        "heads": heads,
-        "mlp_width": mlp_width,
-        "patch": int(match["patch"]),
-    }
-    if match["stem"] is not None:
-        sizes |= _stem(name, match["stem"], int(match["patch"]))
-    return ViTConfig(**{**sizes, "image_size": (height, int(match["width"] or height)), **changes})
+    patch = {"patch": int(match["patch"])} if match["stem"] is None else _stem(name, match["stem"], int(match["patch"]))
+    return {**shape, **patch, "image_size": (height, int(match["width"] or height))}
 
 
 def _stem(name: str, stem: str, patch: int) -> dict[str, Any]:
-    """The fields of a hybrid."""
+    """A hybrid's stem and patch."""
     if (stem, patch) in STEMS:
         resnet, pixels = STEMS[stem, patch]
         return {"stem": resnet, "patch": pixels}
@@ -92,7 +74,7 @@ def _stem(name: str, stem: str, patch: int) -> dict[str, Any]:
             f"model {name!r}: there is no such hybrid; those with a ResNet are "
             f"{', '.join(f'{one}+SIZE/{side}' for one, side in STEMS)}, and C+SIZE/PATCH takes 2, 4, 8 or 16."
         )
-    return {"stem": ConvStem(tuple(64 * 2**step for step in range(halvings)))}
+    return {"patch": patch, "stem": _usual_stem(patch)}
 
 
 def hybrid_name(c: ViTConfig) -> str | None:
@@ -103,5 +85,11 @@ def hybrid_name(c: ViTConfig) -> str | None:
     for (stem, side), (resnet, pixels) in STEMS.items():
         if (c.stem, c.patch) == (resnet, pixels):
             return f"{stem}+{size}/{side}"
-    usual = c.stem == ConvStem(tuple(64 * 2**step for step in range(c.patch.bit_length() - 1)))
-    return f"C+{size}/{c.patch}" if usual else None
+    return f"C+{size}/{c.patch}" if c.stem == _usual_stem(c.patch) else None
+
+
+def _usual_stem(patch: int) -> ConvStem:
+    return ConvStem(tuple(64 * 2**step for step in range(patch.bit_length() - 1)))
+
+
+PRESETS = {name: preset_fields(name) for name in NAMES}

@@ -14,7 +14,7 @@ from vitreous.config.model import ViTConfig
 Grid = tuple[int, int]
 
 
-class Reach(NamedTuple):
+class AttentionWindow(NamedTuple):
     """The patches that a patch attends to: those at most so many rows and so many columns away; None for any number.
 
     Class token and registers have no place: they attend to every token, and every token attends to them.
@@ -28,18 +28,18 @@ class Reach(NamedTuple):
         return all(_everywhere(limit, length) for limit, length in zip(self, grid, strict=True))
 
 
-def reach_of(c: ViTConfig, layer: int) -> Reach:
+def window_of(c: ViTConfig, layer: int) -> AttentionWindow:
     """That of one block.
 
     Axial attention takes turns, as the paper's Axial-ViT does (appendix D.6): blocks 0, 2, ... look along rows, blocks
     1, 3, ... along columns. Two blocks together see the whole image, and no parameter is added.
     """
     if c.attention == "axial":
-        return Reach(rows=0) if layer % 2 == 0 else Reach(columns=0)
+        return AttentionWindow(rows=0) if layer % 2 == 0 else AttentionWindow(columns=0)
     if c.attention == "neighbourhood":
         assert c.window is not None
-        return Reach(c.window // 2, c.window // 2)
-    return Reach()
+        return AttentionWindow(c.window // 2, c.window // 2)
+    return AttentionWindow()
 
 
 @dataclass(frozen=True)
@@ -65,33 +65,33 @@ class Tiles:
         return math.prod(side + 2 * halo for side, halo in zip(self.side, self.halo, strict=True))
 
     @property
-    def scores(self) -> int:
+    def logits(self) -> int:
         """Pairs of a query and a key in all tiles."""
         return math.prod(self.count) * self.queries * self.keys
 
 
-SIDE = 8
-"""Patches along a tile, unless the reach is longer: smaller tiles read most keys many times (docs/decisions.md)."""
-WORTH, FEWEST = 0.25, 128
+TILE_SIDE = 8
+"""Patches along a tile, unless the window is longer: smaller tiles read most keys many times (docs/decisions.md)."""
+MAX_TILED_FRACTION, MIN_TILED_PATCHES = 0.25, 128
 """Tiles are cut where they leave so much of the full matrix at most, and where there are so many patches: cutting takes
 time too."""
 
 
-def tiles_of(reach: Reach, grid: Grid) -> Tiles | None:
-    """How a grid is cut so that attention within this reach needs few scores; None where the full matrix is as good."""
-    if reach.covers(grid):
+def tiles_of(window: AttentionWindow, grid: Grid) -> Tiles | None:
+    """How a grid is cut so that attention within this window needs few logits; None if the full matrix is as good."""
+    if window.covers(grid):
         return None
-    axes = [_cut_axis(limit, length) for limit, length in zip(reach, grid, strict=True)]
+    axes = [_cut_axis(limit, length) for limit, length in zip(window, grid, strict=True)]
     count, side, halo = zip(*axes, strict=True)
     tiles = Tiles(count, side, halo)
     patches = math.prod(grid)
-    return tiles if patches >= FEWEST and tiles.scores <= WORTH * patches**2 else None
+    return tiles if patches >= MIN_TILED_PATCHES and tiles.logits <= MAX_TILED_FRACTION * patches**2 else None
 
 
-def count_scores(reach: Reach, grid: Grid, prefix: int) -> int:
-    """Pairs of a query and a key that attention of all tokens within this reach computes, for one head."""
+def count_logits(window: AttentionWindow, grid: Grid, prefix: int) -> int:
+    """Pairs of a query and a key that attention of all tokens within this window computes, for one head."""
     patches = math.prod(grid)
-    tiles = tiles_of(reach, grid)
+    tiles = tiles_of(window, grid)
     if tiles is None:
         return (prefix + patches) ** 2
     return prefix * (prefix + patches) + math.prod(tiles.count) * tiles.queries * (tiles.keys + prefix)
@@ -103,7 +103,7 @@ def _cut_axis(limit: int | None, length: int) -> tuple[int, int, int]:
         return 1, length, 0
     if limit == 0:
         return length, 1, 0
-    count = -(-length // max(2 * limit, SIDE))
+    count = -(-length // max(2 * limit, TILE_SIDE))
     return count, -(-length // count), limit
 
 

@@ -3,7 +3,7 @@
 import torch
 
 from support.variants import random_images, random_model
-from vitreous.model.draws import draw, fold
+from vitreous.model.keyed_random import fold, keyed_uniform
 
 WORD = 2**64
 
@@ -39,7 +39,7 @@ KEYS = [0, 1, -1, 2**63 - 1, -(2**63), 123456789, -987654321987654321]
 def test_draws_are_splitmix64(subtests):
     for stream in [0, 1, 13, 2**40, 2**63 + 5]:
         with subtests.test(stream=stream):
-            found = draw(torch.tensor(KEYS), stream, 7)
+            found = keyed_uniform(torch.tensor(KEYS), stream, 7)
             assert found.dtype == torch.float32
             assert found.tolist() == [expected(key, stream, 7) for key in KEYS]
 
@@ -47,23 +47,23 @@ def test_draws_are_splitmix64(subtests):
 def test_folded_keys_are_those_of_other_samples():
     folded = fold(torch.tensor(KEYS), 3)
     assert [key % WORD for key in folded.tolist()] == [splitmix((key % WORD) ^ 3, 1)[0] for key in KEYS]
-    assert not torch.equal(draw(folded, 0, 4), draw(torch.tensor(KEYS), 0, 4))
+    assert not torch.equal(keyed_uniform(folded, 0, 4), keyed_uniform(torch.tensor(KEYS), 0, 4))
 
 
 def test_a_row_depends_on_its_key_alone():
     keys = torch.arange(50)
-    whole = draw(keys, 2, 9)
-    assert torch.equal(whole[17:18], draw(keys[17:18], 2, 9))
-    assert torch.equal(whole[:, :4], draw(keys, 2, 4))
+    whole = keyed_uniform(keys, 2, 9)
+    assert torch.equal(whole[17:18], keyed_uniform(keys[17:18], 2, 9))
+    assert torch.equal(whole[:, :4], keyed_uniform(keys, 2, 4))
 
 
 def test_numbers_of_neighbouring_keys_and_streams_are_spread_evenly():
-    numbers = torch.cat([draw(torch.arange(2000), stream, 5) for stream in range(4)])
+    numbers = torch.cat([keyed_uniform(torch.arange(2000), stream, 5) for stream in range(4)])
     assert numbers.min() >= 0
     assert numbers.max() < 1
     counts = torch.histc(numbers, 20, 0, 1)
     assert ((counts - 2000) / 2000**0.5).abs().max() < 4.5
-    correlation = torch.corrcoef(torch.stack([draw(torch.arange(2000), s, 1)[:, 0] for s in range(6)]))
+    correlation = torch.corrcoef(torch.stack([keyed_uniform(torch.arange(2000), s, 1)[:, 0] for s in range(6)]))
     assert (correlation - torch.eye(6)).abs().max() < 0.1
 
 
@@ -88,7 +88,7 @@ def test_a_sample_meets_the_same_chance_in_any_batch(subtests):
 def test_patch_dropout_keeps_the_patches_with_the_least_numbers():
     model = random_model(patch_dropout=0.75).train()
     _, layout = model.embed(random_images(model, count=4), keys=KEY)
-    for key, kept in zip(KEY.tolist(), layout.keep.tolist(), strict=True):
+    for key, kept in zip(KEY.tolist(), layout.keep_ids.tolist(), strict=True):
         numbers = expected(key, 0, 12)
         assert kept == sorted(range(12), key=numbers.__getitem__)[:3]
 
@@ -118,7 +118,7 @@ def test_without_keys_torchs_generator_decides_as_ever():
     after = torch.rand(1)
     torch.manual_seed(4)
     _, layout = model.embed(images)
-    assert torch.equal(layout.keep, keep)
+    assert torch.equal(layout.keep_ids, keep)
     assert torch.equal(torch.rand(1), after)
 
     block = random_model(drop_path=0.5).train().blocks[1]
