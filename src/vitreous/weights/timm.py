@@ -14,11 +14,10 @@ from typing import Any, Literal, get_args
 
 from vitreous.arguments import Count, check_value
 from vitreous.config.data import Interpolation, Preprocess
-from vitreous.config.efficientnet import EfficientNetConfig
+from vitreous.config.efficientnet import SIZES, EfficientNetConfig
 from vitreous.config.model import ModelConfig, Pool, PositionScope, ViTConfig
 from vitreous.config.stem import ConvStem, ResNetStem, Stem
 from vitreous.errors import UserError
-from vitreous.model.efficientnet_family import SIZES
 from vitreous.model.network import Network
 from vitreous.storage.files import new_folder, write_tensors
 from vitreous.weights.checkpoint import (

@@ -14,7 +14,6 @@ from vitreous.config.efficientnet import EfficientNetConfig, Padding
 from vitreous.config.model import ModelConfig, Pool, ViTConfig
 from vitreous.config.presets import SIZES
 from vitreous.config.stem import ResNetStem
-from vitreous.model.efficientnet_family import size_of
 from vitreous.weights.checkpoint import BACKBONE, first_true, other_epsilon
 from vitreous.weights.mapping import POINTWISE, Rule
 
@@ -223,7 +222,7 @@ def _bit_in_timm(c: BiTConfig) -> TimmModel:
 
 def _efficientnet_in_timm(c: EfficientNetConfig) -> TimmModel:
     """timm's names fix width and depth, and how images are padded."""
-    size = size_of(c)
+    size = c.size_name
     start = next(start for start, (padding, _) in EFFICIENTNET_PADDINGS.items() if padding == c.padding)
     usual = {"in_chans": (3, c.channels), "bn_eps": (EFFICIENTNET_PADDINGS[start][1], c.norm_eps)}
     return TimmModel(
