@@ -29,28 +29,20 @@ from vitreous.interrupt import SIGNALS, open_signal_pipe
 
 RENDEZVOUS_SECONDS = 45.0
 """In which all processes must have come together; torchrun starts them when all machines are there."""
-INTERVAL_SECONDS = 2.0
-"""Between two heartbeats."""
-LOST_SECONDS = 20.0
-"""Without a heartbeat, after which a process counts as lost."""
-GRACE_SECONDS = 3.0
-"""That a process has to say why it fails, or to end by itself when another has failed."""
-SIGNAL_SECONDS = 6.0
-"""That a process which got a signal goes on waiting in a collective."""
-POLL_SECONDS = 0.25
-"""Between two questions whether another process has failed."""
-FAILURE, HEARTBEAT, LEFT = "vitreous/failure", "vitreous/heartbeat", "vitreous/left"
-"""Keys of the store."""
+INTERVAL_SECONDS = 2.0  # between two heartbeats
+LOST_SECONDS = 20.0  # without a heartbeat, after which a process counts as lost
+GRACE_SECONDS = 3.0  # that a process has to say why it fails, or to end by itself when another has failed
+SIGNAL_SECONDS = 6.0  # that a process which got a signal goes on waiting in a collective
+POLL_SECONDS = 0.25  # between two questions whether another process has failed
+FAILURE, HEARTBEAT, LEFT = "vitreous/failure", "vitreous/heartbeat", "vitreous/left"  # keys of the store
 RESUME = "the same command resumes from the last checkpoint."
 
 
 class Position(NamedTuple):
     """The collective that a process entered last."""
 
-    number: int
-    """How many it has entered; all processes enter the same ones in the same order."""
-    place: str
-    """The operation and the line that calls it."""
+    number: int  # how many it has entered; all processes enter the same ones in the same order
+    place: str  # the operation and the line that calls it
 
 
 START = Position(0, "the start")
@@ -62,8 +54,7 @@ class Collectives:
 
     entered: Position = START
     waiting: bool = False
-    compared_by: Heartbeat | None = None
-    """In a debug run: compares every collective with those of the other processes."""
+    compared_by: Heartbeat | None = None  # in a debug run: compares every collective with those of the other processes
 
     @contextmanager
     def enter(self, operation: str) -> Iterator[None]:
@@ -87,8 +78,7 @@ def _call_site() -> str:
     return f"{'/'.join(Path(frame.f_code.co_filename).parts[-2:])}:{frame.f_lineno}"
 
 
-collectives = Collectives()
-"""Of this process, which is part of one group at most."""
+collectives = Collectives()  # of this process, which is part of one group at most
 
 
 class Heartbeat:
@@ -114,11 +104,9 @@ class Heartbeat:
 
     @property
     def is_first(self) -> bool:
-        """Whether no other process has failed before this one."""
         return self.failure is None or self.failure[0] == self.rank
 
     def start(self, store: Any) -> None:
-        """Begin to send and read heartbeats at this store."""
         self.store = store.clone()  # a connection of its own
         self.store.set_timeout(timedelta(seconds=LOST_SECONDS))
         self._overdue = f"process {self.rank}: no answer from the launcher for {LOST_SECONDS:.0f} s; {RESUME}"
@@ -274,7 +262,6 @@ class Heartbeat:
 
 
 def rendezvous_failure(rank: int, size: int, reason: str) -> str:
-    """The message of a process that does not find the others."""
     address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
     return (
         f"process {rank} of {size}: no rendezvous with the others at {address} ({reason}); check that all were started "
@@ -287,5 +274,4 @@ def _unreachable(error: RuntimeError) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, without torch's stack."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -14,17 +14,14 @@ def world_size() -> int:
 
 
 def global_rank() -> int:
-    """The rank of this process among them."""
     return int(os.environ["RANK"]) if world_size() > 1 else 0
 
 
 def local_world_size() -> int:
-    """How many of them share this machine."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if world_size() > 1 else 1
 
 
 def local_rank() -> int:
-    """The rank of this process among those."""
     return int(os.environ.get("LOCAL_RANK", "0")) if world_size() > 1 else 0
 
 

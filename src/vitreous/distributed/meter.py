@@ -17,14 +17,10 @@ class Cost:
     """A training's price so far."""
 
     seconds: float = 0.0
-    core_hours: float = 0.0
-    """Processor time of all processes, in hours; a decoding process counts when it has ended."""
-    images: int = 0
-    """Seen in training."""
-    flops: float = 0.0
-    """Of the training steps, forward and backward; 0 where they are not counted."""
-    joules: float | None = None
-    """Of the processor packages, where the machine tells it."""
+    core_hours: float = 0.0  # processor time of all processes, in hours; a decoding process counts when it has ended
+    images: int = 0  # seen in training
+    flops: float = 0.0  # of the training steps, forward and backward; 0 where they are not counted
+    joules: float | None = None  # of the processor packages, where the machine tells it
 
     def __add__(self, other: Cost) -> Cost:
         joules = None if self.joules is None and other.joules is None else (self.joules or 0) + (other.joules or 0)

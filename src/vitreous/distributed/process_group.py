@@ -34,8 +34,7 @@ COLLECTIVE_TIMEOUT = timedelta(minutes=30)
 """That one process may wait for another which is alive: it may be reading a large checkpoint."""
 DEBUG = "VITREOUS_DEBUG_COLLECTIVES"
 """The environment variable with which every collective is compared among the processes; each costs a request more."""
-POLL_SECONDS = 0.1
-"""Between two looks of the first process for others that ask for the rendezvous id."""
+POLL_SECONDS = 0.1  # between two looks of the first process for others that ask for the rendezvous id
 
 
 class LostError(MachineError):
@@ -138,7 +137,6 @@ def announce(error: BaseException) -> BaseException | None:
 
 
 def _is_from_collective(error: RuntimeError) -> bool:
-    """Whether torch raised it while this process talked to others."""
     frames = (frame.f_code.co_filename for frame, _ in walk_tb(error.__traceback__))
     return isinstance(error, dist.DistError) or distributed_c10d.__file__ in frames
 
@@ -160,5 +158,4 @@ def leave() -> None:
         _heartbeat = None
 
 
-_heartbeat: Heartbeat | None = None
-"""Of this process, which is part of one group at most."""
+_heartbeat: Heartbeat | None = None  # of this process, which is part of one group at most

@@ -27,12 +27,10 @@ class World:
     rank: int = 0
     size: int = 1
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
-    sharded: bool = False
-    """Whether the weights are divided among the processes, rather than copied to each."""
+    sharded: bool = False  # whether the weights are divided among the processes, rather than copied to each
 
     @property
     def is_main(self) -> bool:
-        """Whether this process is the one that writes files and prints."""
         return self.rank == 0
 
     def rank_slice(self, count: int, unit: int = 1) -> slice:
@@ -69,7 +67,6 @@ class World:
         return means
 
     def mean_number(self, value: float) -> float:
-        """The mean over all processes of a number."""
         return self.mean_numbers([value])[0]
 
     def gather(self, tensor: Tensor | None) -> Tensor:
@@ -103,7 +100,6 @@ class World:
         return values
 
     def union(self, items: dict[str, str]) -> dict[str, str]:
-        """The items of all processes."""
         return {name: value for one in self.all_gather_object(items) for name, value in one.items()}
 
     def all_gather(self, tensor: Tensor) -> tuple[Tensor, int]:
@@ -119,7 +115,6 @@ class World:
         return rows, sum(counts[: self.rank])
 
     def any_rank(self, flag: bool) -> bool:
-        """Whether the flag is set in any process."""
         return self.any_rank_each(flag)[0]
 
     def any_rank_each(self, *flags: bool) -> list[bool]:
@@ -156,8 +151,7 @@ class World:
         return sent
 
 
-ALONE = World()
-"""One process, on the CPU."""
+ALONE = World()  # one process, on the CPU
 
 
 class _AllReduce(torch.autograd.Function):

@@ -44,8 +44,7 @@ class Checkpoint:
     ema: dict[str, Tensor]
     best: dict[str, dict[str, Tensor]]
     """Of the network and of what is saved beside it, the tensors at the best evaluation so far; empty before that."""
-    metadata: dict[str, Any] = field(default_factory=dict)
-    """What else the loop remembers, as JSON."""
+    metadata: dict[str, Any] = field(default_factory=dict)  # what else the loop remembers, as JSON
 
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
@@ -62,7 +61,6 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
 
 
 def step_folder(folder: Path, step: int) -> Path:
-    """Where a checkpoint after so many steps lies."""
     return folder / f"step-{step:08d}"
 
 
@@ -78,7 +76,6 @@ def _save(file: Path, tensors: dict[str, Tensor]) -> None:
 
 
 def prune(folder: Path) -> None:
-    """Remove checkpoints that are no longer needed."""
     for old in _folders(folder)[:-MAX_CHECKPOINTS]:
         remove_folder(old)
 
@@ -114,7 +111,6 @@ def load_newest(folder: Path, read: Read = read_files) -> tuple[Checkpoint | Non
 
 
 def has_checkpoint(folder: Path) -> bool:
-    """Whether there is one that is whole, by its digests."""
     for path in _folders(folder):
         with suppress(UserError):
             check_manifest(path)
@@ -132,7 +128,6 @@ def save_start(folder: Path, tensors: dict[str, Tensor]) -> None:
 
 
 def load_start(folder: Path) -> dict[str, Tensor]:
-    """What `save_start` kept."""
     check_manifest(folder / START)
     return load_file(folder / START / f"{START}.safetensors")
 
@@ -163,7 +158,6 @@ def pack_optimizers(optimizers: Sequence[torch.optim.Optimizer], module: nn.Modu
 def unpack_optimizers(
     packed: dict[str, Tensor], optimizers: Iterable[torch.optim.Optimizer], module: nn.Module
 ) -> None:
-    """Give the optimizers their state back."""
     parameters = dict(module.named_parameters())
     owner = {p: optimizer for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]}
     for name, value in packed.items():
@@ -197,7 +191,6 @@ class Saver:
             save_checkpoint(self.folder, point)
 
     def finish(self) -> None:
-        """Return when all that was saved is on the disk."""
         if self._sharded is not None:
             self._sharded.finish()
 
@@ -239,7 +232,6 @@ def _mapped(found: Found, function: Callable[[Tensor], Tensor]) -> Found:
 
 
 def _read(path: Path) -> dict[str, dict[str, Tensor]]:
-    """The tensors of a checkpoint that has been found whole."""
     if not (path / SHARDS).is_dir():
         return read_files(path)
     from vitreous.training.sharded_checkpoint import read_shards

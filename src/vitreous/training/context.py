@@ -34,16 +34,12 @@ from vitreous.weights.bundle import Bundle
 class Runtime:
     """How a run uses the machine; nothing here overrides what is asked for."""
 
-    workers: int
-    """Processes that decode images, for each that trains."""
-    world: World
-    """The processes that train together, and the device of this one."""
-    tensorboard: bool = False
-    """Write curves for TensorBoard into the run folder."""
+    workers: int  # processes that decode images, for each that trains
+    world: World  # the processes that train together, and the device of this one
+    tensorboard: bool = False  # write curves for TensorBoard into the run folder
 
     @property
     def device(self) -> torch.device:
-        """Where to compute."""
         return self.world.device
 
 
@@ -77,14 +73,11 @@ class TrainingContext(Generic[RequestT]):
     runtime: Runtime
     callbacks: Callbacks
     meter: Meter
-    deadline: Deadline | None
-    """None without a budget, and in a training that is resumed: what was planned stays so."""
-    loaders: ExitStack
-    """Closes the loaders, whose processes then end."""
+    deadline: Deadline | None  # None without a budget, and in a training that is resumed: what was planned stays so
+    loaders: ExitStack  # closes the loaders, whose processes then end
 
     @property
     def world(self) -> World:
-        """The processes that train together."""
         return self.runtime.world
 
     def keep_open(self, loader: Loader) -> Loader:
@@ -97,13 +90,11 @@ class TrainingContext(Generic[RequestT]):
 class Opened:
     """What a training learns from and starts with."""
 
-    data: Data
-    """In the splits that it is trained and measured on."""
+    data: Data  # in the splits that it is trained and measured on
     training: Training
     base: Bundle | None = None
     """The weights that it starts from; None from scratch, or where a checkpoint has all that is needed."""
-    weights: str | None = None
-    """Digest of these."""
+    weights: str | None = None  # digest of these
     teacher: Teacher | MissingTeacher | None = None
     teacher_flops: float | None = None
 
@@ -114,14 +105,12 @@ class Start:
 
     loader: Loader
     objective: Objective
-    evaluate: Evaluate | None
-    """What is measured now and then on the val split."""
+    evaluate: Evaluate | None  # what is measured now and then on the val split
     validation: Loader | None = None
     probe: FrozenProbe | None = None
     subsets: dict[Split, int] = field(default_factory=dict)
     """Of splits that there is no time to look at as a whole, how many images are."""
-    seconds_per_image: float = 0.0
-    """To look at one, where it was measured."""
+    seconds_per_image: float = 0.0  # to look at one, where it was measured
 
 
 @dataclass(frozen=True)

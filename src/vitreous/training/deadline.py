@@ -30,24 +30,15 @@ _SECONDS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 _TIME = re.compile("".join(rf"(?:(?P<{unit}>[0-9]+(?:\.[0-9]+)?){unit})?" for unit in _SECONDS))
 """Each unit once, the larger first."""
 MAX_BUDGET_SECONDS = 366 * 86400
-MARGIN = 0.97
-"""The fraction of the time left that is planned for: a machine is never as quiet as while it is measured."""
-MAX_MEASURING = 0.25
-"""The fraction of the whole time that validation and test images may take together."""
-MAX_TIMING = 0.1
-"""The fraction of the time left after which no more kinds of steps are timed."""
-MIN_TIMED_STEPS = 4
-"""Steps that are timed at least, in two stages."""
-MAX_SLOWDOWN = 3.0
-"""Times as long is reserved for writing at most, on a machine whose start-up took long."""
-STARTUP_SECONDS = 2.2
-"""What the start-up of a command takes on two quiet cores."""
-EXIT_SECONDS = 0.7
-"""From the last file written to the end of the process."""
-CHECKS = 20
-"""How often the clock is looked at: whenever such a part of the steps is taken, or of the time is gone."""
-REPLAN_SLACK = 0.03
-"""Smaller changes of the steps that are left are not worth a replanning."""
+MARGIN = 0.97  # the fraction of the time left that is planned for: a machine is never as quiet as while it is measured
+MAX_MEASURING = 0.25  # the fraction of the whole time that validation and test images may take together
+MAX_TIMING = 0.1  # the fraction of the time left after which no more kinds of steps are timed
+MIN_TIMED_STEPS = 4  # steps that are timed at least, in two stages
+MAX_SLOWDOWN = 3.0  # times as long is reserved for writing at most, on a machine whose start-up took long
+STARTUP_SECONDS = 2.2  # what the start-up of a command takes on two quiet cores
+EXIT_SECONDS = 0.7  # from the last file written to the end of the process
+CHECKS = 20  # how often the clock is looked at: whenever such a part of the steps is taken, or of the time is gone
+REPLAN_SLACK = 0.03  # smaller changes of the steps that are left are not worth a replanning
 MIN_KEPT_STEPS = 0.5
 """The fraction of the steps that are left which one look at the clock keeps, however slow the machine seems: it may
 have been a moment, and a training that was ended cannot be made longer again."""
@@ -110,33 +101,24 @@ class Deadline:
 class Reserved:
     """What else the time must do for, as far as is known before the first step."""
 
-    ending: float
-    """Seconds that follow the last step."""
-    evaluation: float
-    """Seconds of one evaluation; 0 where nothing is evaluated."""
-    evaluating: float
-    """Seconds that all evaluations between steps may take."""
+    ending: float  # seconds that follow the last step
+    evaluation: float  # seconds of one evaluation; 0 where nothing is evaluated
+    evaluating: float  # seconds that all evaluations between steps may take
     fewest: int = 1
     """Steps that are worth taking at all; where fewer fit and the start is a good answer itself, none are taken."""
-    step: float = 0.0
-    """Seconds that a step takes at the very least, where that is known."""
-    fixed: bool = False
-    """Whether there are as many evaluations as the training says, whatever they take."""
+    step: float = 0.0  # seconds that a step takes at the very least, where that is known
+    fixed: bool = False  # whether there are as many evaluations as the training says, whatever they take
 
 
 @dataclass(frozen=True)
 class StepTimes:
     """What was measured before a training, in seconds."""
 
-    deadline: float
-    """When all must be done, by the training's clock."""
-    stages: tuple[tuple[float, float], ...]
-    """Pairs: up to this share of the training, a step takes so long."""
+    deadline: float  # when all must be done, by the training's clock
+    stages: tuple[tuple[float, float], ...]  # pairs: up to this share of the training, a step takes so long
     evaluations: int
-    evaluation: float
-    """What one takes."""
-    ending: float
-    """What follows the last step."""
+    evaluation: float  # what one takes
+    ending: float  # what follows the last step
 
     def step_seconds(self, start: float, end: float) -> float:
         """The mean time of a step between two shares of the training."""
@@ -147,7 +129,6 @@ class StepTimes:
         return total / (end - start)
 
     def evaluation_seconds(self, start: float, end: float) -> float:
-        """Of the evaluations between two shares of the training."""
         return self.evaluation * (parts_done(end, self.evaluations) - parts_done(start, self.evaluations))
 
 
@@ -239,7 +220,6 @@ class Replanner:
         self._last: tuple[int, float] | None = None
 
     def check(self, step: int) -> None:
-        """Look at the clock, now and then, and replan where that is needed."""
         now = self.clock()
         if self._last is None:
             self._last = step, now

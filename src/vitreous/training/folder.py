@@ -41,18 +41,14 @@ class DataIdentity:
     """By what data are known again."""
 
     classes: tuple[str, ...]
-    splits: dict[Split, int]
-    """How many images each has."""
-    digests: dict[Split, str]
-    """Of the names, sizes and labels of each split's images."""
+    splits: dict[Split, int]  # how many images each has
+    digests: dict[Split, str]  # of the names, sizes and labels of each split's images
 
     @staticmethod
     def of(data: Data) -> DataIdentity:
-        """As they are now."""
         return DataIdentity(data.classes, count_images(data), digest_splits(data))
 
     def what_changed(self, now: DataIdentity) -> str | None:
-        """How the data are not those any more: "has 500 train images, and had 400 when"; None if they are."""
         if now.classes != self.classes:
             return "has other classes than when"
         for split in {**self.splits, **now.splits}:
@@ -70,17 +66,12 @@ class RunConfig:
 
     request: Request
     training: Training
-    steps: int
-    """As planned at first."""
+    steps: int  # as planned at first
     classes: tuple[str, ...]
-    splits: dict[Split, int]
-    """How many images each has."""
-    digests: dict[Split, str]
-    """Of the names and labels of each split's images."""
-    weights: str | None = None
-    """Digest of the tensors that the training began with; None from scratch."""
-    teacher: str | None = None
-    """Digest of the model that it learns from; None without one."""
+    splits: dict[Split, int]  # how many images each has
+    digests: dict[Split, str]  # of the names and labels of each split's images
+    weights: str | None = None  # digest of the tensors that the training began with; None from scratch
+    teacher: str | None = None  # digest of the model that it learns from; None without one
     teacher_flops: float | None = None
     """Floating-point operations that this model takes for an image: they count even when it is gone."""
     probe: FrozenProbe | None = None
@@ -92,7 +83,6 @@ class RunConfig:
 
     @staticmethod
     def of(request: Request, training: Training, steps: int, data: Data, **more: Any) -> RunConfig:
-        """With what the data are now."""
         return RunConfig(request, training, steps, data.classes, count_images(data), digest_splits(data), **more)
 
     @property
@@ -101,11 +91,9 @@ class RunConfig:
         return StepSchedule(self.steps, self.replans)
 
     def what_changed(self, data: Data) -> str | None:
-        """How the data differ from those that the training began with."""
         return DataIdentity(self.classes, self.splits, self.digests).what_changed(DataIdentity.of(data))
 
     def check_data(self, data: Data, folder: Path) -> None:
-        """Refuse to go on with other data than those that the training began with."""
         if (change := self.what_changed(data)) is not None:
             raise UserError(
                 f"{self.request.data}: {change} {folder} began; bring those back to go on with it, train anew with "
@@ -113,7 +101,6 @@ class RunConfig:
             )
 
     def check_weights(self, network: Network, folder: Path) -> None:
-        """Refuse to go on from other weights than those that the training began with."""
         if weights_digest(network) != self.weights:
             assert isinstance(self.request, FitRequest)
             raise UserError(
@@ -122,7 +109,6 @@ class RunConfig:
             )
 
     def check_teacher(self, digest: str, place: str, folder: Path) -> None:
-        """Refuse to go on with another teacher than the one that the training began with."""
         if digest != self.teacher:
             raise UserError(
                 f"{place}: another teacher than when {folder} began; bring that one back to go on with it, or write "
@@ -130,7 +116,6 @@ class RunConfig:
             )
 
     def write(self, folder: Path) -> None:
-        """Keep it in the run folder."""
         kind = next(name for name, one in REQUESTS.items() if type(self.request) is one)
         fields = {"kind": kind, **asdict(self), "training": training_to_json(self.training)}
         write_file(folder / CONFIG, json.dumps(fields, indent=2) + "\n")
@@ -207,7 +192,6 @@ def run_place(out: str | Path | None, data: str | Path, name: str) -> Path:
 
 
 def check_same_request(saved: RunConfig, request: Request, folder: Path) -> None:
-    """Refuse to go on with another request than the one that began the run."""
     if type(request) is not type(saved.request):
         raise UserError(f"{folder}: holds a training of another kind; write to another folder.")
     ours, theirs = comparable(request), comparable(saved.request)
@@ -221,7 +205,6 @@ def check_same_request(saved: RunConfig, request: Request, folder: Path) -> None
 
 
 def check_finished(saved: RunConfig, data: Data, folder: Path) -> None:
-    """Refuse to call a run finished whose data have changed since."""
     if (change := saved.what_changed(data)) is not None:
         raise UserError(
             f"{saved.request.data}: {change} {folder} was trained; train anew with --overwrite, or write the run to "
@@ -261,7 +244,6 @@ def remove_run(folder: Path) -> None:
 
 
 def make_run_folder(folder: Path) -> None:
-    """The folder, with a place for checkpoints."""
     try:
         with readable_errors(folder):
             (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
@@ -270,12 +252,10 @@ def make_run_folder(folder: Path) -> None:
 
 
 def count_images(data: Data) -> dict[Split, int]:
-    """How many each split has."""
     return {split: len(source) for split, source in data.splits.items()}
 
 
 def digest_splits(data: Data) -> dict[Split, str]:
-    """Of each split the names and labels of its images, in short."""
     return {split: source_digest(source) for split, source in data.splits.items()}
 
 
@@ -309,7 +289,6 @@ def run_name(data: str | Path) -> str:
 
 
 def training_to_json(training: Training) -> dict[str, Any]:
-    """Every field, for `json.dumps`."""
     return {
         **asdict(training),
         "model": model_to_json(training.model),
@@ -318,7 +297,6 @@ def training_to_json(training: Training) -> dict[str, Any]:
 
 
 def training_from_json(fields: dict[str, Any], where: Path) -> Training:
-    """The same training again; `where` is the file that it comes from."""
     readers: dict[str, Callable[[Any], Any]] = {
         "model": config_from_json,
         "objective": objective_from_json,

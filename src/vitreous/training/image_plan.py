@@ -23,43 +23,32 @@ from vitreous.evaluation.features import compute_features
 from vitreous.evaluation.probe import LabelledFeatures
 from vitreous.training.deadline import MARGIN, MAX_MEASURING, MAX_SLOWDOWN, Deadline, format_budget
 
-MIN_IMAGES = 16
-"""Validation or test images that are seen at however short the time is."""
-TIMING_SECONDS = 1.0
-"""After which the cost of looking at an image is known well enough."""
+MIN_IMAGES = 16  # validation or test images that are seen at however short the time is
+TIMING_SECONDS = 1.0  # after which the cost of looking at an image is known well enough
 
-Function = Callable[[Tensor], Tensor]
-"""(B, C, H, W) normalised images to (B, D) features or logits."""
+Function = Callable[[Tensor], Tensor]  # (B, C, H, W) normalised images to (B, D) features or logits
 
 
 @dataclass(frozen=True)
 class ImageWork:
     """The images that a training would look at, if it had the time."""
 
-    features: int
-    """Training images for a classifier on frozen features; 0 where there is none."""
+    features: int  # training images for a classifier on frozen features; 0 where there is none
     val: int
     test: int
-    passes: int
-    """How often the validation images are gone over, at least."""
-    fewest: int = 1
-    """Training images that the classifier cannot do without."""
-    steps: int = 0
-    """Looks that the fewest steps worth taking cost."""
+    passes: int  # how often the validation images are gone over, at least
+    fewest: int = 1  # training images that the classifier cannot do without
+    steps: int = 0  # looks that the fewest steps worth taking cost
 
 
 @dataclass(frozen=True)
 class ImageCosts:
     """What the first seconds have shown, in seconds."""
 
-    spent: float
-    """Before the first image was seen at."""
-    per_image: float
-    """At one image: decoded, and once through the network."""
-    writing: float
-    """The bundle, the report, and the end of the process."""
-    learn: float = 0.0
-    """For each image that a classifier is fitted to."""
+    spent: float  # before the first image was seen at
+    per_image: float  # at one image: decoded, and once through the network
+    writing: float  # the bundle, the report, and the end of the process
+    learn: float = 0.0  # for each image that a classifier is fitted to
 
 
 @dataclass(frozen=True)
@@ -70,12 +59,9 @@ class ImagePlan:
     features: int
     val: int
     test: int
-    training: float
-    """Seconds for steps; below 0 where even the fewest images take longer than the budget."""
-    worth: float
-    """Seconds below which no step is worth taking."""
-    enough: float
-    """The budget that would do it all, in seconds."""
+    training: float  # seconds for steps; below 0 where even the fewest images take longer than the budget
+    worth: float  # seconds below which no step is worth taking
+    enough: float  # the budget that would do it all, in seconds
 
     @property
     def complete(self) -> bool:

@@ -62,8 +62,7 @@ from vitreous.weights.source import open_weights
 PROBE_PASSES = 4
 """Over the validation images after a classifier on frozen features: for its strength, at the start, once between the
 steps, and at the end."""
-MIN_STEPS_AFTER_PROBE = 10
-"""Fewer steps change little and cost an evaluation."""
+MIN_STEPS_AFTER_PROBE = 10  # fewer steps change little and cost an evaluation
 
 Context = TrainingContext[FitRequest]
 
@@ -81,22 +80,15 @@ class SharedValidation:
 class Labelled:
     """Training with labels, as `fit` does it. A study gives what it has open already."""
 
-    data: Callable[[Context], Data] | None = None
-    """None opens what the request names."""
-    is_split: bool = False
-    """Whether these data are in their final splits: none is set aside."""
-    typical: Source | None = None
-    """The images whose sizes count; None for all that are trained on."""
-    weights: Bundle | None = None
-    """In place of those that the request names."""
-    measured: tuple[Split, ...] = ("val", "test")
-    """The splits that it may look at."""
+    data: Callable[[Context], Data] | None = None  # None opens what the request names
+    is_split: bool = False  # whether these data are in their final splits: none is set aside
+    typical: Source | None = None  # the images whose sizes count; None for all that are trained on
+    weights: Bundle | None = None  # in place of those that the request names
+    measured: tuple[Split, ...] = ("val", "test")  # the splits that it may look at
     validation: SharedValidation | None = None
     features: StartFeatures | None = None
-    name: str = ""
-    """What it learns by; empty for the objective's kind."""
-    on_plan: Callable[[Training, int], None] | None = None
-    """Told the training and its number of steps before the first."""
+    name: str = ""  # what it learns by; empty for the objective's kind
+    on_plan: Callable[[Training, int], None] | None = None  # told the training and its number of steps before the first
     page: bool = True
     writing_seconds: float = 4.5
     keep_last: bool = False

@@ -35,8 +35,7 @@ from vitreous.training.checkpoint import Checkpoint, Saver, pack_optimizers, unp
 from vitreous.training.parallel import broadcast_parameters, load_full_state
 from vitreous.training.step import Learner, StepSchedule, parts_done, train_step
 
-BestTensors = dict[str, dict[str, Tensor]]
-"""Tensors by name, of "model" and of what an objective saves beside it."""
+BestTensors = dict[str, dict[str, Tensor]]  # tensors by name, of "model" and of what an objective saves beside it
 
 
 Evaluate = Callable[[Objective], dict[str, float]]
@@ -51,16 +50,12 @@ class DivergedError(UserError):
 class Outcome:
     """What a training came to."""
 
-    best: BestTensors
-    """What to keep, as it was at the best evaluation."""
+    best: BestTensors  # what to keep, as it was at the best evaluation
     best_step: int
     best_metrics: dict[str, float]
-    images: int
-    """Seen in all, resumed parts included."""
-    steps: int
-    """Taken so far."""
-    finished: bool
-    """Whether that is all."""
+    images: int  # seen in all, resumed parts included
+    steps: int  # taken so far
+    finished: bool  # whether that is all
     remarks: list[str] = field(default_factory=list)
 
 
@@ -248,7 +243,6 @@ class Loop:
         return found.is_better(metrics, self.best_metrics, self.history)
 
     def _remember_best(self, objective: Objective, metrics: dict[str, float]) -> None:
-        """Remember the present weights as the best."""
         kept = {"model": objective.model, **objective.extras()}
         self.best = {name: _copied(module) for name, module in kept.items()}
         if not all(bool(tensor.isfinite().all()) for tensors in self.best.values() for tensor in tensors.values()):
@@ -303,7 +297,6 @@ class Loop:
             self._cut_log(resumed=point is not None)
 
     def _cut_log(self, resumed: bool) -> None:
-        """Forget what was logged after the present step."""
         log = self.folder / "metrics.jsonl"
         lines = log.read_text().splitlines(keepends=True) if log.exists() else []
         write_file(log, "".join(line for line in lines if resumed and _logged_step(line) <= self.step))

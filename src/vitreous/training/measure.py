@@ -33,8 +33,7 @@ from vitreous.training.result import NAMES
 from vitreous.training.start import plain_loader
 from vitreous.training.step import StepSchedule
 
-Function = Callable[[Tensor], Tensor]
-"""(B, C, H, W) normalised images to (B, D) features or logits, both on the CPU."""
+Function = Callable[[Tensor], Tensor]  # (B, C, H, W) normalised images to (B, D) features or logits, both on the CPU
 
 
 @dataclass
@@ -47,12 +46,10 @@ class StartFeatures:
 
 
 def on_device(function: Callable[..., Tensor], device: torch.device) -> Function:
-    """The function computed on this device."""
     return lambda images: function(images.to(device)).cpu()
 
 
 def progress_of(context: TrainingContext[FitRequest], split: Split, total: int) -> Callable[[int], None]:
-    """To be called with how many images of a split were looked at."""
     return lambda done: context.callbacks.progress(f"measuring the {NAMES[split]} images", done, total)
 
 

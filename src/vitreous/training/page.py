@@ -42,14 +42,10 @@ from vitreous.training.start import hold_out, some_of
 from vitreous.training.teaching.token_labels import EXAMPLES, read_examples
 from vitreous.weights.bundle import CARD, Bundle
 
-EACH = 6
-"""Images of each kind on a page."""
-ROWS = 4
-"""Images that a masked autoencoder rebuilds on its page."""
-WORK = 6e11
-"""Floating-point operations that looking at them may take: some seconds on two cores."""
-DRAWING = 2.5
-"""Seconds that the rest of a page takes on two quiet cores: curves, tables, and images of the weights."""
+EACH = 6  # images of each kind on a page
+ROWS = 4  # images that a masked autoencoder rebuilds on its page
+WORK = 6e11  # floating-point operations that looking at them may take: some seconds on two cores
+DRAWING = 2.5  # seconds that the rest of a page takes on two quiet cores: curves, tables, and images of the weights
 NO_TIME_LEFT = (
     "The time that the training had was over, so none is shown; vitreous report writes the page again with some."
 )
@@ -187,7 +183,6 @@ def _measure(
 
 
 def _recall(finished: Finished) -> Measured:
-    """What the training itself measured."""
     return Measured(_data_of(finished.config), tuple(_measured(finished)), finished.result.remarks)
 
 
@@ -224,7 +219,6 @@ def read_run(folder: Path) -> Finished | None:
 
 
 def told(place: str, finished: Finished) -> Run:
-    """What a page says of a training."""
     config, result, records = finished
     request = config.request
     fitted = result if isinstance(result, FitResult) else None
@@ -263,13 +257,11 @@ def _measured(finished: Finished) -> list[SplitScores]:
 
 
 def _spent(bundle: Bundle) -> Cost | None:
-    """What the training of a bundle cost, where it says so."""
     spent = bundle.info.get("spent")
     return Cost(**spent) if isinstance(spent, dict) else None
 
 
 def _data_of(config: RunConfig) -> Data | None:
-    """The data of a training, where they still are."""
     try:
         return open_dataset(config.request.data)
     except UserError:

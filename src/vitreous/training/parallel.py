@@ -114,7 +114,6 @@ class Sharded(Single):
 
 
 def parallelise(objective: Objective, world: World, compiled: bool) -> Single:
-    """How this objective is called in a training of so many processes."""
     if world.size == 1:
         return Single(objective, compiled)
     return (Sharded if world.sharded else Replicated)(objective, compiled, world)
@@ -130,21 +129,18 @@ def broadcast_parameters(objective: nn.Module, world: World) -> None:
 
 
 def checkpoint_blocks(objective: nn.Module) -> None:
-    """Let blocks forget their activations, and compute them once more on the way back."""
     for module in objective.modules():
         if isinstance(module, Block):
             module.forward = partial(checkpoint, module.forward, use_reentrant=False)  # type: ignore[method-assign]
 
 
 def join_norms(objective: nn.Module, world: World) -> None:
-    """Let batch norms have the statistics of the whole batch, not of a process's part."""
     for module in objective.modules():
         if isinstance(module, BatchNorm):
             module.world = world
 
 
 def full_tensor(tensor: Tensor) -> Tensor:
-    """A tensor with all its rows."""
     full: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
     return full
 

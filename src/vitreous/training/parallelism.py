@@ -16,10 +16,8 @@ from vitreous.model.family import count_activation_bytes, count_forward_bytes, c
 from vitreous.model.vit_cost import count_checkpointed_bytes
 
 FLOAT32_BYTES, BFLOAT16_BYTES = 4, 2
-RESERVED_FRACTION = 0.1
-"""Of a GPU's memory, for CUDA itself and for gaps between tensors."""
-EFFICIENT_BATCH = 32
-"""Images per GPU with which it is well used, about."""
+RESERVED_FRACTION = 0.1  # of a GPU's memory, for CUDA itself and for gaps between tensors
+EFFICIENT_BATCH = 32  # images per GPU with which it is well used, about
 
 
 @dataclass(frozen=True)
@@ -49,26 +47,20 @@ class StepMemory:
     weights: float
     gradients: float
     optimizer: float
-    temporary: float
-    """Temporary: weights in bfloat16, and with `--shard` whole blocks and their gradients."""
-    activations: float
-    """Per image, like the next two: what the forward pass keeps for the backward pass."""
-    gradient_flow: float
-    """Gradients of activations at the widest layer."""
+    temporary: float  # weights in bfloat16, and with `--shard` whole blocks and their gradients
+    activations: float  # per image, like the next two: what the forward pass keeps for the backward pass
+    gradient_flow: float  # gradients of activations at the widest layer
     pixels: float
 
     @property
     def image(self) -> float:
-        """Bytes of one more image."""
         return self.activations + self.gradient_flow + self.pixels
 
     @property
     def fixed(self) -> float:
-        """Bytes that do not depend on the batch."""
         return self.weights + self.gradients + self.optimizer + self.temporary
 
     def total(self, batch: int) -> float:
-        """Bytes with this many images at once."""
         return self.fixed + batch * self.image
 
     def largest_batch(self, memory: float) -> int:
@@ -115,7 +107,6 @@ def block_parameters(config: ModelConfig) -> int:
 
 
 def activation_bytes(config: ModelConfig, mixed: bool) -> float:
-    """Bytes of one image that are kept for the backward pass."""
     in_float32 = count_activation_bytes(config)
     if not mixed:
         return in_float32
@@ -144,20 +135,14 @@ class GpuPlan:
     """Whether a model can be trained on these GPUs, and how."""
 
     gpus: int
-    memory: int
-    """Bytes of each."""
-    weights: int
-    """Bytes of the whole model; gradients take as many again, and AdamW's moments twice as many."""
-    image: int
-    """Bytes of one image's activations, in mixed precision."""
-    image_checkpointed: int | None
-    """The same with activation checkpointing; None for a network without blocks."""
+    memory: int  # bytes of each
+    weights: int  # bytes of the whole model; gradients take as many again, and AdamW's moments twice as many
+    image: int  # bytes of one image's activations, in mixed precision
+    image_checkpointed: int | None  # the same with activation checkpointing; None for a network without blocks
     largest_batch: dict[str, int]
     """By parallelism, how many images per GPU fit at once: of a whole step, or of a part if a step needs several."""
-    choice: str | None
-    """The parallelism to take; None if not even one image fits."""
-    accumulate: int
-    """In how many parts each GPU then processes its images of a step."""
+    choice: str | None  # the parallelism to take; None if not even one image fits
+    accumulate: int  # in how many parts each GPU then processes its images of a step
 
 
 def fit_on_gpus(config: ModelConfig, gpus: int, memory: int, batch_size: int | None = None) -> GpuPlan:

@@ -40,7 +40,6 @@ class TrainingRequest:
     optimizer.learning_rate=1e-4; may be repeated. config.json in the run folder lists all fields."""
 
     def check(self) -> None:
-        """Refuse what makes no sense in any training."""
         from vitreous.model.family import check_one_size
         from vitreous.training.deadline import parse_budget
 
@@ -64,7 +63,6 @@ class LabelledRequest(TrainingRequest):
     """TEXT: Changes to the weights' preprocessing, such as "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic"."""
 
     def check(self) -> None:
-        """Refuse what makes no sense together."""
         super().check()
         if self.weights is not None and self.model is not None:
             raise UserError("model and weights: the weights say which model it is; give one of the two.")
@@ -110,7 +108,6 @@ class FitRequest(LabelledRequest):
         return {**as_texts(self.overrides), **merge}
 
     def check(self) -> None:
-        """Refuse what makes no sense together."""
         super().check()
         if self.distill is not None and self.token_labels is not None:
             raise UserError(
@@ -151,7 +148,6 @@ class PretrainRequest(TrainingRequest):
     supervised: learn from labels, for comparison."""
 
     def check(self) -> None:
-        """Refuse a method that there is not."""
         from vitreous.training.recipes.pretrain import PRETRAINING
 
         super().check()

@@ -26,10 +26,8 @@ class FrozenProbe:
     """A classifier on the frozen network's features, with which a training may begin."""
 
     seconds: float
-    accuracy: float | None = None
-    """Share of the validation images that it has right; None without any."""
-    images: int | None = None
-    """Training images that it was fitted to, chosen at random; None for all."""
+    accuracy: float | None = None  # share of the validation images that it has right; None without any
+    images: int | None = None  # training images that it was fitted to, chosen at random; None for all
 
 
 @dataclass(frozen=True)
@@ -40,16 +38,13 @@ class FitResult:
     bundle: str
     finished: bool
     classes: tuple[str, ...]
-    images: int
-    """In the train split."""
+    images: int  # in the train split
     steps: int
     best_step: int
     validation: ClassificationResult | None
     """Of the kept weights on the val split, which chose them: expect somewhat less of other images."""
-    test: ClassificationResult | None
-    """The same on the test split, which chose nothing."""
-    metrics: dict[str, float]
-    """Of the last evaluation that counted, as the objective gives them."""
+    test: ClassificationResult | None  # the same on the test split, which chose nothing
+    metrics: dict[str, float]  # of the last evaluation that counted, as the objective gives them
     probe: FrozenProbe | None
     spent: Cost
     remarks: tuple[str, ...] = ()
@@ -58,7 +53,6 @@ class FitResult:
     images there are."""
 
     def to_json(self) -> dict[str, Any]:
-        """Every field, for `json.dumps`."""
         measured = {"validation": self.validation, "test": self.test}
         found = {**asdict(self), **{name: None if one is None else one.to_json() for name, one in measured.items()}}
         if found["validation"] is not None:
@@ -77,7 +71,6 @@ class FitResult:
 
     @staticmethod
     def from_json(fields: dict[str, Any]) -> FitResult:
-        """The same again."""
         measured = {
             name: None if fields[name] is None else ClassificationResult.from_json(fields[name])
             for name in ("validation", "test")
@@ -95,24 +88,20 @@ class PretrainResult:
     bundle: str
     method: str
     finished: bool
-    images: int
-    """In the train split."""
+    images: int  # in the train split
     steps: int
     metrics: dict[str, float]
     """Of the last live evaluation: "knn", an accuracy, where there are labels, else "loss" for mae and
     masked-patch and "information" for dino and dinov2; supervised: "accuracy"."""
-    alarms: tuple[str, ...]
-    """What was said of a collapse."""
+    alarms: tuple[str, ...]  # what was said of a collapse
     spent: Cost
     remarks: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Every field, for `json.dumps`."""
         return asdict(self)
 
     @staticmethod
     def from_json(fields: dict[str, Any]) -> PretrainResult:
-        """The same again."""
         lists = {name: tuple(fields[name]) for name in ("alarms", "remarks")}
         return PretrainResult(**{**fields, **lists, "spent": Cost(**fields["spent"])})
 
@@ -138,7 +127,6 @@ class PretrainResult:
 
 
 def result_html(run: str, found: dict[str, str], spent: Cost) -> str:
-    """A result as a notebook shows it."""
     from html import escape
 
     rows = {**found, "time": f"{spent.seconds:.0f} s", "run": run, "report": f"{run}/report.html"}
@@ -147,7 +135,6 @@ def result_html(run: str, found: dict[str, str], spent: Cost) -> str:
 
 
 def accuracy_lines(result: FitResult) -> dict[str, str]:
-    """The accuracy on each split that was measured."""
     lines = {}
     if (test := result.test) is not None:
         low, high = test.top1_interval

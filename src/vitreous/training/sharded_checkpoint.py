@@ -166,7 +166,6 @@ class _Listing(pickle.Unpickler):
     """Gives a pickle the classes that a list of contents needs, and no others."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """The class, or a dtype."""
         if name in _KNOWN.get(module, ()):
             return super().find_class(module, name)
         if module == "torch" and isinstance(kind := vars(torch).get(name), torch.dtype):

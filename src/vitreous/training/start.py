@@ -31,8 +31,7 @@ from vitreous.weights.bundle import Bundle
 
 MIN_HELD_OUT = 500
 """Images that a training without labels sets aside, where that is less than a tenth and enough for all classes."""
-WHITENING = 20_000_000
-"""Pixels that a whitened start is made from, so that large images fit into the memory too."""
+WHITENING = 20_000_000  # pixels that a whitened start is made from, so that large images fit into the memory too
 HOUR, FAST_HOUR = 2e14, 4e16
 """Floating-point operations that two cores, and an accelerator, do in about an hour of training."""
 
@@ -186,7 +185,6 @@ def hold_out(data: Data, seed: int) -> Data:
 
 
 def some_of(source: Source, most: int, seed: int) -> Source:
-    """At most so many images, from all over the source."""
     if len(source) <= most:
         return source
     order = torch.randperm(len(source), generator=torch.Generator().manual_seed(seed))

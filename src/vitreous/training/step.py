@@ -61,7 +61,6 @@ class StepSchedule:
 
 
 def parts_done(progress: float, parts: int) -> int:
-    """How many of so many equal parts are done."""
     return int(progress * parts + 1e-9)
 
 
@@ -82,7 +81,6 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """One step for every matrix that has a gradient."""
         assert closure is None
         for group in self.param_groups:
             for weight in group["params"]:
@@ -152,8 +150,7 @@ def _groups(
     return list(groups.values())
 
 
-STEPS = (0.3, 0.6, 0.9)
-"""Shares of the training at which a learning rate that falls in steps is divided by ten: BiT's."""
+STEPS = (0.3, 0.6, 0.9)  # shares of the training at which a learning rate that falls in steps is divided by ten: BiT's
 
 
 def rate_factor(c: Optimizer, progress: float, after: float) -> float:
@@ -170,7 +167,6 @@ def rate_factor(c: Optimizer, progress: float, after: float) -> float:
 
 
 def set_rates(optimizers: Iterable[torch.optim.Optimizer], factor: float) -> None:
-    """Let every group learn at this share of its peak."""
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["lr"] = group["peak"] * factor
@@ -184,7 +180,6 @@ def decay_now(c: Optimizer, progress: float) -> float:
 
 
 def set_decay(optimizers: Iterable[torch.optim.Optimizer], decay: float) -> None:
-    """Let every group that is decayed at all be decayed so much."""
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["weight_decay"] = decay if group["decayed"] else 0.0

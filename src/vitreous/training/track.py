@@ -14,7 +14,6 @@ StepCallback = Callable[[Event], None]
 
 
 def check_tensorboard() -> None:
-    """Refuse where the package is missing."""
     if find_spec("tensorboard") is None:
         raise UserError("tensorboard: not installed; pip install 'vitreous[track]', or leave it out.")
 

@@ -37,12 +37,9 @@ from vitreous.training.request import PretrainRequest
 from vitreous.training.result import PretrainResult, pretrain_card
 from vitreous.training.start import MIN_HELD_OUT, dataset_stats, evaluation_loader, hold_out, some_of, whiten
 
-NEIGHBOURS = 20
-"""Of the live k-NN accuracy."""
-MAX_KNN_FLOPS = 1e12
-"""That it may take, with four times as many images known as asked: some ten seconds on two cores."""
-MIN_LIVE_EVALUATIONS = 3
-"""That a budget makes room for, if it must; more where they are cheap."""
+NEIGHBOURS = 20  # of the live k-NN accuracy
+MAX_KNN_FLOPS = 1e12  # that it may take, with four times as many images known as asked: some ten seconds on two cores
+MIN_LIVE_EVALUATIONS = 3  # that a budget makes room for, if it must; more where they are cheap
 UNUSED = frozenset(
     {"freeze", "lora", "validation", "probe", "wise_ft_alpha"}
     | {"augment.mixup", "augment.cutmix", "model.patch_dropout"}

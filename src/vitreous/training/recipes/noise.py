@@ -14,10 +14,8 @@ from vitreous.config.objective import Supervised
 from vitreous.config.train import Training
 from vitreous.training.recipes.supervised import with_fields
 
-DROPOUT = 0.1
-"""Of the activations, as the ViT paper trains: a Vision Transformer drops in every block."""
-LAST_DROPOUT = 0.5
-"""The same of an EfficientNet, which drops only before its classifier: Noisy Student's own number."""
+DROPOUT = 0.1  # of the activations, as the ViT paper trains: a Vision Transformer drops in every block
+LAST_DROPOUT = 0.5  # the same of an EfficientNet, which drops only before its classifier: Noisy Student's own number
 DROP_PATH = 0.1
 """Stochastic depth, the share of the last layer; Noisy Student's 0.2 is for networks of many more layers."""
 

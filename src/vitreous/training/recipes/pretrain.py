@@ -20,8 +20,7 @@ from vitreous.training.recipes.supervised import (
     with_fields,
 )
 
-MEAN: dict[str, Any] = {"pool": "mean", "class_token": False}
-"""Features that are the mean of the patches' tokens."""
+MEAN: dict[str, Any] = {"pool": "mean", "class_token": False}  # features that are the mean of the patches' tokens
 MUON = Optimizer(name="muon", weight_decay=0.05, warmup=0.05)
 
 

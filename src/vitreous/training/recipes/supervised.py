@@ -14,8 +14,7 @@ from vitreous.config.train import Optimizer, Training
 from vitreous.errors import UserError
 from vitreous.model.family import count_flops, named_config
 
-SMALL_SIDE = 64
-"""Images up to this side are looked at as they are, in patches of 4 pixels."""
+SMALL_SIDE = 64  # images up to this side are looked at as they are, in patches of 4 pixels
 MANY = 10_000
 """Images that are many: enough for a whitened start, which does harm with few, and to trust what they teach
 (docs/log.md)."""
@@ -29,18 +28,14 @@ class DatasetStats:
     """What is known before a training: the data, the weights to start from, and what the person asked for."""
 
     classes: int
-    images: int
-    """In the train split."""
-    side: int
-    """The typical short side of an image, in pixels."""
+    images: int  # in the train split
+    side: int  # the typical short side of an image, in pixels
     channels: int
-    base: ModelConfig | None = None
-    """The model that the given weights belong to; None when training from scratch."""
+    base: ModelConfig | None = None  # the model that the given weights belong to; None when training from scratch
     base_preprocess: Preprocess | None = None
     model: str | None = None
     image_size: int | None = None
-    tested: bool = False
-    """Whether the data have a test split."""
+    tested: bool = False  # whether the data have a test split
     affordable: float = 0.0
     """Floating-point operations that a training may take of itself; 0 where a person has said how long it takes."""
 
@@ -64,14 +59,12 @@ class DatasetStats:
 
 
 def with_fields(config: ModelConfig, **overrides: object) -> ModelConfig:
-    """The configuration with these fields set, those of them that its family has."""
     known = {field.name for field in fields(config)}
     changed: ModelConfig = replace(config, **{name: new for name, new in overrides.items() if name in known})
     return changed
 
 
 def labelled(model: ModelConfig, schedule: Schedule = (), smoothing: float = 0.0) -> Supervised:
-    """Cross-entropy, with a keep schedule where the model can leave patches out."""
     return Supervised(smoothing, keep_schedule=schedule if starts_with_patches(model) else ())
 
 
@@ -314,7 +307,6 @@ def auto(s: DatasetStats) -> Training:
 
 
 def _work(training: Training, images: int) -> float:
-    """Floating-point operations of all steps: each a forward pass, and twice as much for the gradients."""
     steps = training.epochs * (images // training.batch_size)
     return 3 * count_flops(training.model) * steps * training.batch_size
 
@@ -335,7 +327,6 @@ RECIPES: dict[str, Callable[[DatasetStats], Training]] = {
 
 
 def recipe(name: str, stats: DatasetStats) -> Training:
-    """The training that a recipe makes of a stats."""
     if name not in RECIPES:
         raise UserError(f"recipe {name!r}: choose one of {', '.join(RECIPES)}.")
     return RECIPES[name](stats)

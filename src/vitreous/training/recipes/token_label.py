@@ -9,8 +9,7 @@ from vitreous.config.objective import Supervised, TokenLabel
 from vitreous.config.train import Training
 from vitreous.errors import UserError
 
-JITTER = 0.4
-"""Colour jitter in place of a policy, as LV-ViT has it."""
+JITTER = 0.4  # colour jitter in place of a policy, as LV-ViT has it
 
 
 def token_labelled(training: Training) -> Training:

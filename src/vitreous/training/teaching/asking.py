@@ -38,8 +38,7 @@ class Asking:
     workers: int
     deadline: Deadline | None = None
     callbacks: Callbacks = field(default_factory=Callbacks)
-    advice: str = "or a smaller teacher"
-    """Ends the sentence "give 10m or more, ..."."""
+    advice: str = "or a smaller teacher"  # ends the sentence "give 10m or more, ..."
 
 
 def ask(
@@ -94,7 +93,6 @@ def teacher_predictions(
     deadline: Deadline | None,
     callbacks: Callbacks,
 ) -> Answers:
-    """What a student asks: the teacher itself, or what it said of each image of the source."""
     assert isinstance(training.objective, Distill)
     if training.objective.answers == "view":
         here = present(teacher, "it is asked in every step")

@@ -21,18 +21,13 @@ from vitreous.weights.source import open_weights
 class Teacher:
     """A frozen network that knows the data's classes, and how it wants to see images."""
 
-    place: str
-    """Where it was opened, as the person wrote it."""
-    network: Network
-    """In evaluation mode; none of its parameters wants a gradient."""
+    place: str  # where it was opened, as the person wrote it
+    network: Network  # in evaluation mode; none of its parameters wants a gradient
     preprocess: Preprocess
-    columns: Tensor
-    """(K,) int64: for each of the data's classes, which of the network's outputs it is."""
-    digest: str
-    """32 hexadecimal digits that differ if its configuration, weights, preprocessing or labels do."""
+    columns: Tensor  # (K,) int64: for each of the data's classes, which of the network's outputs it is
+    digest: str  # 32 hexadecimal digits that differ if its configuration, weights, preprocessing or labels do
 
-    device: torch.device | None = None
-    """Where it computes; None: on the processor."""
+    device: torch.device | None = None  # where it computes; None: on the processor
 
     def logits(self, images: Tensor) -> Tensor:
         """(B, K) logits of the data's classes, in their order, of images (B, C, H, W) normalised as it has them."""
@@ -47,8 +42,7 @@ class MissingTeacher:
 
     place: str
     digest: str
-    folder: Path
-    """The run's."""
+    folder: Path  # the run's
     why: str
     device: torch.device | None = None
 
@@ -61,7 +55,6 @@ def open_teacher(place: str | Path, classes: Sequence[str], device: torch.device
 def teacher_of(
     bundle: Bundle, classes: Sequence[str], place: str | Path, device: torch.device | None = None
 ) -> Teacher:
-    """A model that was opened, as a teacher of these classes."""
     if not bundle.model.config.classes:
         raise UserError(
             f"{place}: it has no classifier and so nothing to teach; train one first: vitreous fit DATA --weights "

@@ -29,8 +29,7 @@ from vitreous.training.teaching.asking import Asking, ask
 from vitreous.training.teaching.teacher import MissingTeacher, Teacher, present
 
 EXAMPLES = "token-labels.json"
-SHOWN = 8
-"""Training images whose token labels a page shows."""
+SHOWN = 8  # training images whose token labels a page shows
 
 
 def label_tokens(
@@ -41,7 +40,6 @@ def label_tokens(
     deadline: Deadline | None,
     callbacks: Callbacks,
 ) -> TokenLabels:
-    """Labels for the patches of these images, made as far as they are not there yet."""
     objective, model = training.objective, training.model
     assert isinstance(objective, TokenLabel)
     assert isinstance(model, ViTConfig)
@@ -87,12 +85,9 @@ def _scored(
 class TokenLabelExample:
     """A training image and what the teacher says of its places."""
 
-    image: str
-    """Its name."""
-    classes: list[list[int]]
-    """(h, w) the likeliest class."""
-    shares: list[list[float]]
-    """(h, w) its probability."""
+    image: str  # its name
+    classes: list[list[int]]  # (h, w) the likeliest class
+    shares: list[list[float]]  # (h, w) its probability
 
 
 def write_examples(folder: Path, maps: ScoreMaps, source: Source, seed: int) -> None:
