@@ -14,7 +14,6 @@ from vitreous.config.objective import Supervised
 from vitreous.config.train import Optimizer, Training
 from vitreous.data.loader import Loader
 from vitreous.data.packed import ArraySource
-from vitreous.distributed.world import World
 from vitreous.objectives.build import build_objective
 from vitreous.objectives.setting import Setting
 from vitreous.training import deadline as budget
@@ -77,7 +76,7 @@ def test_it_clips_as_the_training_does(tmp_path, monkeypatch, ticking):
     for room in (budget, loop):
         monkeypatch.setattr(room, "train_step", counted_step)
     objective, loader = make()
-    planned, table = plan_steps(TRAINING, objective, loader, FREE, Stopped(60), World())
+    planned, table = plan_steps(TRAINING, objective, loader, FREE, Stopped(60))
     assert len(table.stages) == 2
     measured = len(taken)
     assert measured >= 4  # in each stage one to warm up, and one at least
@@ -89,7 +88,7 @@ def test_it_clips_as_the_training_does(tmp_path, monkeypatch, ticking):
 def test_it_spoils_nothing(ticking):
     objective, loader = make()
     before = {name: tensor.clone() for name, tensor in objective.state_dict().items()}
-    plan_steps(TRAINING, objective, loader, FREE, Stopped(60), World())
+    plan_steps(TRAINING, objective, loader, FREE, Stopped(60))
     assert all(torch.equal(tensor, before[name]) for name, tensor in objective.state_dict().items())
     assert all(parameter.grad is None for parameter in objective.parameters())
 
@@ -103,7 +102,7 @@ def planned(monkeypatch, deadline, each=1.0, **fields):
     monkeypatch.setattr(budget, "step_seconds", lambda learner, batches, progress, seconds: each)
     objective, loader = make()
     reserved = Reserved(**{"ending": 5.0, "evaluation": 2.0, "evaluating": 20.0, **fields})
-    found, table = plan_steps(TRAINING, objective, loader, reserved, Stopped(deadline), World())
+    found, table = plan_steps(TRAINING, objective, loader, reserved, Stopped(deadline))
     return found, table, steps_of(found, loader)
 
 
@@ -148,5 +147,5 @@ def test_the_dearest_stage_stands_for_the_others_where_trying_takes_too_long(mon
     monkeypatch.setattr(budget, "step_seconds", one)
     monkeypatch.setattr(budget, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
     objective, loader = make()
-    assert budget.time_stages(TRAINING, objective, loader, World(), left=60) == [(0.5, 2.0), (1.0, 2.0)]
+    assert budget.time_stages(TRAINING, objective, loader, left=60) == [(0.5, 2.0), (1.0, 2.0)]
     assert tried == [0.75]

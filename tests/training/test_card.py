@@ -9,8 +9,8 @@ from vitreous import preset
 from vitreous.config.data import Preprocess
 from vitreous.config.train import Training
 from vitreous.distributed.meter import Cost
-from vitreous.training.request import PretrainRequest
-from vitreous.training.result import PretrainResult, model_card, pretrain_card
+from vitreous.training.request import FitRequest, PretrainRequest
+from vitreous.training.result import FitResult, PretrainResult, model_card, pretrain_card
 from vitreous.verbs.import_ import import_card
 from vitreous.weights.bundle import _plain_card
 from vitreous.weights.markdown import code, visible
@@ -93,19 +93,10 @@ def cards(name):
     training = Training(CONFIG, Preprocess(size=(16, 16)))
     request = PretrainRequest(name, method=name, model=name)
     result = PretrainResult(name, name, name, True, 1, 1, {name: 1.0}, (), spent)
-    fitted = model_card(
-        name=name,
-        data=name,
-        training=training,
-        recipe=name,
-        weights=name or None,
-        labels=[name, "cat"],
-        images=1,
-        accuracies={"test": "90 %"},
-        spent=spent,
-    )
+    asked = FitRequest(name, weights=name or None, recipe=name)
+    fitted = FitResult(name, name, True, (name, "cat"), 1, 1, 1, None, None, {}, None, spent)
     return {
-        "fit": fitted,
+        "fit": model_card(name, asked, training, [name, "cat"], fitted),
         "pretrain": pretrain_card(name, request, training, result),
         "import": import_card(name, [f"{name}: timm ViT"], "ViT", Preprocess(size=(16, 16))),
         "bundle": _plain_card(CONFIG, [name, "cat"]),

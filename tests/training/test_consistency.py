@@ -11,7 +11,7 @@ from vitreous.data.packed import ArraySource
 from vitreous.data.source import Data
 from vitreous.distributed.world import World
 from vitreous.errors import UserError
-from vitreous.training.train import _open_consistent as open_consistent
+from vitreous.training.start import open_consistent
 
 
 def data(last=1, classes=("a", "b")):
@@ -51,7 +51,7 @@ def test_other_images_labels_or_classes_are_refused():
 def test_of_shards_the_first_of_a_machine_makes_the_index(subtests, monkeypatch):
     for place, rank in product(("photos", "photos.tar"), (0, 1)):
         with subtests.test(place=place, rank=rank):
-            monkeypatch.setattr("vitreous.training.train.local_rank", lambda rank=rank: rank)
+            monkeypatch.setattr("vitreous.training.start.local_rank", lambda rank=rank: rank)
             world = Told()
 
             def open_data(world=world):

@@ -49,6 +49,8 @@ def test_a_part_is_the_beginning_of_a_random_order_of_all():
 class FakeDeadline:
     """A clock that images move."""
 
+    seconds_per_image = 0.5
+
     def __init__(self, budget, each, writing=1.0, start=2.0):
         self.seconds, self.each, self.writing, self.time = budget, each, writing, start
         self.text, self.seen = f"{budget}s", []
@@ -91,13 +93,13 @@ def test_a_machine_that_becomes_slower_ends_the_features_earlier():
 
 def test_test_images_end_when_it_is_time_to_write():
     machine = FakeDeadline(20, lambda seen: 0.5)
-    (answers, _), tried = logits_in_time(machine.look, loader(), machine, 0.5)
+    (answers, _), tried = logits_in_time(machine.look, loader(), machine)
     assert len(tried) == len(answers) == 36  # at 18 s not late yet, at 20 s it is
     assert machine.seen == list(range(36))
     slow = FakeDeadline(20, lambda seen: 1.0)
-    assert len(logits_in_time(slow.look, loader(), slow, 0.5)[1]) == 20  # writing will take twice as long too
+    assert len(logits_in_time(slow.look, loader(), slow)[1]) == 20  # writing will take twice as long too
     quick = FakeDeadline(20, lambda seen: 0.1)
-    assert len(logits_in_time(quick.look, loader(), quick, 0.5)[1]) == 40
+    assert len(logits_in_time(quick.look, loader(), quick)[1]) == 40
 
 
 def test_looking_around_ends_as_soon_as_enough_is_known():
@@ -105,7 +107,7 @@ def test_looking_around_ends_as_soon_as_enough_is_known():
     estimate = ImageEstimate(ImageWork(0, 40, 400, 2), machine, lambda text: None)
     time_images(machine.look, loader(), estimate)
     assert len(machine.seen) == 8
-    assert estimate.seconds_per_image == pytest.approx(0.2)
+    assert machine.seconds_per_image == pytest.approx(0.2)
 
 
 def test_several_processes_divide_an_order_so_that_what_is_done_first_is_its_beginning(subtests):

@@ -13,8 +13,7 @@ from vitreous.config.data import Preprocess
 from vitreous.config.objective import Distill
 from vitreous.config.train import Training
 from vitreous.data.source import open_data
-from vitreous.training.teaching.asking import teacher_predictions
-from vitreous.training.teaching.teacher import match_classes, open_teacher
+from vitreous.training.teaching.teacher import match_classes, open_teacher, teacher_predictions
 from vitreous.weights.bundle import bundle_digest, load_bundle, save_bundle
 
 
@@ -135,7 +134,7 @@ class SlowDeadline:
 def small_batches(tmp_path, monkeypatch):
     """Of 4 images, three in all, whose answers are not kept yet."""
     monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path))
-    monkeypatch.setattr("vitreous.training.teaching.asking.inference_batch", lambda config: 4)
+    monkeypatch.setattr("vitreous.training.teaching.teacher.inference_batch", lambda config: 4)
 
 
 def test_a_teacher_that_leaves_no_time_is_refused_with_the_time_that_would_do(bundle, data, tmp_path, small_batches):

@@ -14,9 +14,8 @@ from vitreous.config.train import Training
 from vitreous.data.batch import Batch
 from vitreous.objectives.build import build_objective
 from vitreous.objectives.setting import Setting
-from vitreous.training.measure import training_work
 from vitreous.training.start import starting_network
-from vitreous.training.step import StepSchedule
+from vitreous.training.step import StepSchedule, training_work
 
 MODEL = ViTConfig(width=64, depth=4, heads=2, mlp_width=256, patch=4, image_size=(32, 32), classes=10, pool="mean")
 TRAINING = Training(MODEL, Preprocess(size=(32, 32)))

@@ -13,6 +13,7 @@ from support.greys import draw_images, quick_fit, stop_after
 from vitreous import UserError, fit
 from vitreous.callbacks import Callbacks
 from vitreous.data.batch import Batch
+from vitreous.distributed.world import ALONE
 from vitreous.training.image_plan import logits_in_time
 from vitreous.weights.bundle import load_bundle
 
@@ -105,19 +106,19 @@ def test_an_unreadable_image_at_the_end_is_no_lack_of_time():
     """Six of seven can be read; all were tried."""
 
     class Rounds:
-        source, batch_size = range(7), 4
+        source, batch_size, world = range(7), 4, ALONE
 
         def plain_rounds(self, batch_size, order):
             for index in (torch.arange(4), torch.arange(4, 6)):
                 yield Batch.of(torch.zeros(len(index), 1, 2, 2), index=index, targets=torch.zeros(len(index)).long())
 
     class Plenty:
-        seconds, writing = 1000.0, 1.0
+        seconds, writing, seconds_per_image = 1000.0, 1.0, 0.1
 
         def now(self):
             return 1.0
 
-    (logits, _), tried = logits_in_time(lambda images: images[:, 0, 0], Rounds(), Plenty(), 0.1)
+    (logits, _), tried = logits_in_time(lambda images: images[:, 0, 0], Rounds(), Plenty())
     assert (len(logits), len(tried)) == (6, 7)
 
 

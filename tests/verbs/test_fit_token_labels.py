@@ -197,7 +197,7 @@ def test_a_training_that_was_stopped_ends_with_the_same_bits(data, teacher, tmp_
 def test_making_that_was_killed_goes_on_and_ends_with_the_same_bits(
     data, teacher, tmp_path, cache, no_page, monkeypatch
 ):
-    monkeypatch.setattr("vitreous.training.teaching.asking.inference_batch", lambda config: 4)
+    monkeypatch.setattr("vitreous.training.teaching.teacher.inference_batch", lambda config: 4)
     monkeypatch.setattr("vitreous.evaluation.score_maps.FILE_SECONDS", 0.0)
     whole = taught(data, teacher, tmp_path / "whole")
     shutil.rmtree(cache)
@@ -335,8 +335,8 @@ def test_what_makes_no_sense_is_refused_and_leaves_nothing(data, teacher, tmp_pa
 
 
 def test_a_budget_that_is_too_short_for_the_teacher(data, teacher, tmp_path, monkeypatch):
-    monkeypatch.setattr("vitreous.training.teaching.asking.TIMING_SECONDS", 0.0)
-    monkeypatch.setattr("vitreous.training.teaching.asking.MAX_TEACHER_FRACTION", 1e-3)
-    monkeypatch.setattr("vitreous.training.teaching.asking.inference_batch", lambda config: 4)
+    monkeypatch.setattr("vitreous.training.teaching.teacher.TIMING_SECONDS", 0.0)
+    monkeypatch.setattr("vitreous.training.teaching.teacher.MAX_TEACHER_FRACTION", 1e-3)
+    monkeypatch.setattr("vitreous.training.teaching.teacher.inference_batch", lambda config: 4)
     with fake_clock(reading_seconds=0.01), pytest.raises(UserError, match=f"budget 20s: .*{teacher}"):
         taught(data, teacher, tmp_path / "run", epochs=None, budget="20s")

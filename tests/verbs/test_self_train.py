@@ -29,11 +29,10 @@ from vitreous.studies.self_train import student
 from vitreous.studies.self_train.labelling import label_images
 from vitreous.studies.self_train.request import SelfTrainRequest
 from vitreous.studies.self_train.result import SelfTrainResult, read_self_training
-from vitreous.training.context import Runtime
 from vitreous.training.deadline import Deadline
 from vitreous.training.folder import source_digest
 from vitreous.training.recipes.supervised import recipe
-from vitreous.training.start import HOUR, choose_training
+from vitreous.training.start import HOUR, Runtime, choose_training
 
 QUICK = {"rounds": 2, "epochs": 4, "workers": 0, "model": "F/4@16"}
 

@@ -16,9 +16,8 @@ from vitreous.data.subset import random_subset
 from vitreous.model.family import build_network
 from vitreous.objectives.build import build_objective
 from vitreous.objectives.setting import Setting
-from vitreous.training.context import Runtime
 from vitreous.training.deadline import step_seconds
-from vitreous.training.start import training_loader
+from vitreous.training.start import Runtime, training_loader
 from vitreous.training.step import Learner
 
 TIMED_IMAGES, MAX_TIMED_IMAGES = 16, 256  # images at once, and in all

@@ -1,7 +1,7 @@
 """The time that a person gave: what is gone, what is reserved, and how many steps fit into the rest.
 
 Whatever depends on a clock is the same in all processes: `Deadline.now` is a collective, and what one process measures
-for itself is decided by the main one (`Deadline.decide`).
+for itself is decided by the main one (`World.on_main`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain, count
-from typing import TypeVar
 
 from vitreous.config.train import Training
 from vitreous.data.batch import Batch
@@ -23,8 +22,6 @@ from vitreous.distributed.world import World
 from vitreous.errors import UserError
 from vitreous.objectives.objective import Objective
 from vitreous.training.step import Learner, StepSchedule, parts_done, train_step
-
-Value = TypeVar("Value")
 
 _SECONDS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 _TIME = re.compile("".join(rf"(?:(?P<{unit}>[0-9]+(?:\.[0-9]+)?){unit})?" for unit in _SECONDS))
@@ -67,6 +64,8 @@ def format_budget(seconds: float) -> str:
 class Deadline:
     """The clock of a training with a budget, as long as it is not interrupted: one that goes on keeps to its plan."""
 
+    seconds_per_image = 0.0  # to decode one and to look at it, where that was measured
+
     def __init__(self, text: str, writing: float, meter: Meter, world: World) -> None:
         """To be made as soon as the training begins.
 
@@ -75,7 +74,7 @@ class Deadline:
         """
         self.text, self.seconds, self._meter, self._world = text, parse_budget(text), meter, world
         # start-up and writing are both the work of one core, so a slow start foretells slow writing
-        self.writing = writing * min(MAX_SLOWDOWN, max(1.0, world.mean_number(meter.seconds) / STARTUP_SECONDS))
+        self.writing = writing * min(MAX_SLOWDOWN, max(1.0, self.now() / STARTUP_SECONDS))
 
     def now(self) -> float:
         """Seconds gone, the same in all processes."""
@@ -91,10 +90,6 @@ class Deadline:
         For one process alone.
         """
         return max(0.0, MARGIN * (self.left() - self.writing - reserved) / parts)
-
-    def decide(self, measure: Callable[[], Value]) -> Value:
-        """What the main process measures, for all."""
-        return self._world.on_main(measure)
 
 
 @dataclass(frozen=True)
@@ -133,12 +128,7 @@ class StepTimes:
 
 
 def plan_steps(
-    training: Training,
-    objective: Objective,
-    loader: Loader,
-    reserved: Reserved,
-    deadline: Deadline,
-    world: World,
+    training: Training, objective: Objective, loader: Loader, reserved: Reserved, deadline: Deadline
 ) -> tuple[Training, StepTimes | None]:
     """The training with as many steps, and as many evaluations, as fit before the deadline; and what they will take.
 
@@ -155,14 +145,13 @@ def plan_steps(
     least = replace(training, epochs=(0 if good_start else 1) / loader.steps_per_epoch, evaluations=1)
     if left() <= (MIN_TIMED_STEPS + reserved.fewest) * reserved.step + evaluation:
         return least, None
-    stages = time_stages(training, objective, loader, world, left())
+    stages = time_stages(training, objective, loader, left())
     free, evaluations = left(), training.evaluations
     if not reserved.fixed:
         while evaluations > 1 and evaluations * evaluation > min(reserved.evaluating, MAX_MEASURING * free):
             evaluations -= 1
-    table = StepTimes(
-        deadline.seconds - (1 - MARGIN) / MARGIN * free, tuple(stages), evaluations, evaluation, reserved.ending
-    )
+    end = deadline.seconds - (1 - MARGIN) / MARGIN * free
+    table = StepTimes(end, tuple(stages), evaluations, evaluation, reserved.ending)
     each = table.step_seconds(0.0, 1.0)
     if not reserved.fixed:
         evaluations = max(1, min(evaluations, int(free / (each + evaluation))))
@@ -173,17 +162,14 @@ def plan_steps(
     return training, replace(table, evaluations=evaluations)
 
 
-def time_stages(
-    training: Training, objective: Objective, loader: Loader, world: World, left: float
-) -> list[tuple[float, float]]:
+def time_stages(training: Training, objective: Objective, loader: Loader, left: float) -> list[tuple[float, float]]:
     """Pairs: up to this share of the training, a step takes so long. `left`: the seconds that there are.
 
     The last stage, which takes longest, is measured first; where that has cost a good part of the time, it stands for
     those before it.
     """
-    batches = chain.from_iterable(loader.batches(epoch) for epoch in count())
-    began = time.perf_counter()
-    ends = training.objective.stages
+    batches, world = chain.from_iterable(loader.batches(epoch) for epoch in count()), loader.world
+    began, ends = time.perf_counter(), training.objective.stages
     found: list[tuple[float, float]] = []
     for before, end in reversed(list(zip((0.0, *ends), ends, strict=False))):
         if not found or world.mean_number(time.perf_counter() - began) < MAX_TIMING * left:

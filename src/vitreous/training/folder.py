@@ -6,7 +6,8 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,9 @@ from vitreous.model.family import config_from_json
 from vitreous.model.network import Network
 from vitreous.objectives.build import objective_from_json, objective_to_json
 from vitreous.storage.files import is_unfinished, new_folder, write_file, write_tensors
-from vitreous.storage.lock import LOCK
-from vitreous.storage.overwrite import name_output, readable_errors, real_path
+from vitreous.storage.lock import LOCK, hold_folder
+from vitreous.storage.overwrite import check_folder, name_output, readable_errors, real_path
+from vitreous.training.checkpoint import has_checkpoint
 from vitreous.training.request import FitRequest, PretrainRequest, Request, StudentRequest, comparable
 from vitreous.training.result import FrozenProbe
 from vitreous.training.step import StepSchedule
@@ -212,29 +214,6 @@ def check_finished(saved: RunConfig, data: Data, folder: Path) -> None:
         )
 
 
-class ConfigFile:
-    """The configuration of a training that runs, and its file: what the clock decides is written before it counts."""
-
-    def __init__(self, folder: Path, config: RunConfig, writes: bool) -> None:
-        self.folder, self.config, self._writes = folder, config, writes
-
-    @property
-    def training(self) -> Training:
-        """As planned."""
-        return self.config.training
-
-    @property
-    def schedule(self) -> StepSchedule:
-        """As planned, and replanned since."""
-        return self.config.schedule
-
-    def update(self, **fields: Any) -> None:
-        """Change these fields, and write the file."""
-        self.config = replace(self.config, **fields)
-        if self._writes:
-            self.config.write(self.folder)
-
-
 def remove_run(folder: Path) -> None:
     """Delete what a training of ours left in its folder, and nothing else."""
     for name in (CONFIG, RESULT, METRICS, REPORT, "token-labels.json"):
@@ -249,6 +228,24 @@ def make_run_folder(folder: Path) -> None:
             (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"{folder}: cannot be written ({error.strerror}); write to another folder.") from None
+
+
+def claim_folder(
+    folder: Path, saved: RunConfig | None, held: ExitStack, message: Callable[[str], None], overwrite: bool
+) -> bool:
+    """Make the run folder ours until the end, and say whether it has a checkpoint.
+
+    One that is another's, or that another training is in, is refused.
+    """
+    check_folder(folder / "bundle")
+    make_run_folder(folder)
+    held.enter_context(hold_folder(folder, message))
+    if overwrite and open_run(folder) is not None:
+        remove_run(folder)
+        make_run_folder(folder)
+    if open_run(folder) != saved or (folder / RESULT).exists():
+        raise UserError(f"{folder}: another process has just trained in it; repeat the command.")
+    return has_checkpoint(folder / "checkpoints")
 
 
 def count_images(data: Data) -> dict[Split, int]:

@@ -13,20 +13,33 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
+from vitreous.config.train import Training
 from vitreous.data.batch import Batch
 from vitreous.data.chance import Index
 from vitreous.data.loader import Loader
-from vitreous.data.source import Split
+from vitreous.data.source import Data, Split
 from vitreous.data.subset import balanced_order
-from vitreous.distributed.world import ALONE, World
+from vitreous.distributed.world import World
 from vitreous.evaluation.features import compute_features
 from vitreous.evaluation.probe import LabelledFeatures
-from vitreous.training.deadline import MARGIN, MAX_MEASURING, MAX_SLOWDOWN, Deadline, format_budget
+from vitreous.training.deadline import (
+    MARGIN,
+    MAX_MEASURING,
+    MAX_SLOWDOWN,
+    MIN_TIMED_STEPS,
+    Deadline,
+    Reserved,
+    format_budget,
+)
 
 MIN_IMAGES = 16  # validation or test images that are seen at however short the time is
+PROBE_PASSES = 4
+"""Over the validation images after a classifier on frozen features: for its strength, at the start, once between the
+steps, and at the end."""
+MIN_STEPS_AFTER_PROBE = 10  # fewer steps change little and cost an evaluation
 TIMING_SECONDS = 1.0  # after which the cost of looking at an image is known well enough
 
-Function = Callable[[Tensor], Tensor]  # (B, C, H, W) normalised images to (B, D) features or logits
+Function = Callable[[Tensor], Tensor]  # (B, C, H, W) normalised images to (B, D) features or logits, both on the CPU
 
 
 @dataclass(frozen=True)
@@ -39,6 +52,36 @@ class ImageWork:
     passes: int  # how often the validation images are gone over, at least
     fewest: int = 1  # training images that the classifier cannot do without
     steps: int = 0  # looks that the fewest steps worth taking cost
+
+
+def image_work(data: Data, training: Training) -> ImageWork:
+    """The images that a training with labels would look at."""
+    val, test = (len(data.splits[split]) if split in data.splits else 0 for split in ("val", "test"))
+    test = test if training.model.classes else 0  # else there is nothing to be right about
+    if not training.probe:
+        return ImageWork(0, val, test, passes=2, fewest=0)
+    steps = (MIN_TIMED_STEPS + MIN_STEPS_AFTER_PROBE) * training.batch_size
+    return ImageWork(len(data.train), val, test, PROBE_PASSES, min(len(data.train), len(data.classes)), steps)
+
+
+def reserve(data: Data, training: Training, subsets: dict[Split, int], deadline: Deadline, *, fixed: bool) -> Reserved:
+    """The val split once more, the test split, and the page; judged by the images looked at so far.
+
+    subsets: images of splits that there is no time to see as a whole. fixed: see `Reserved`.
+    """
+    splits, seconds = data.splits, deadline.seconds_per_image
+    val, test = (subsets.get(split, len(splits[split])) if split in splits else 0 for split in ("val", "test"))
+    evaluation = seconds * val
+    measuring = evaluation + seconds * test if training.model.classes else 0.0
+    passes = PROBE_PASSES - 2 if training.probe else 0  # beside the last one
+    return Reserved(
+        ending=measuring + deadline.writing,
+        evaluation=evaluation,
+        evaluating=MAX_MEASURING * deadline.seconds - measuring - passes * evaluation,
+        fewest=MIN_STEPS_AFTER_PROBE if training.probe else 1,
+        step=seconds * training.batch_size if training.probe else 0.0,
+        fixed=fixed,
+    )
 
 
 @dataclass(frozen=True)
@@ -66,63 +109,47 @@ class ImagePlan:
     @property
     def complete(self) -> bool:
         """Whether every image is seen at, and there is time for steps."""
-        asked = (self.work.features, self.work.val, self.work.test)
-        return (self.features, self.val, self.test) == asked and self.training > self.worth
+        return not self.subsets and self.training > self.worth
 
     @property
     def subsets(self) -> dict[Split, int]:
         """Of the splits that are not measured as a whole, how many images are."""
-        asked: dict[Split, tuple[int, int]] = {
-            "train": (self.features, self.work.features),
-            "val": (self.val, self.work.val),
-            "test": (self.test, self.work.test),
-        }
-        return {split: count for split, (count, of) in asked.items() if count < of}
+        counts: dict[Split, int] = {"train": self.features, "val": self.val, "test": self.test}
+        return {split: count for split, count in counts.items() if count < self.of(split)}
+
+    def of(self, split: Split) -> int:
+        """How many images there are of a split."""
+        return {"train": self.work.features, "val": self.work.val, "test": self.work.test}[split]
 
 
 def plan_images(work: ImageWork, costs: ImageCosts, budget: float) -> ImagePlan:
     """The images that fit into the budget: val and test within their share, then features, then time for steps."""
+    each, fixed = costs.per_image + costs.learn, costs.spent + costs.writing
     free = MARGIN * budget - costs.spent - costs.writing
-    passes_left = max(0.0, min(MAX_MEASURING * budget, free / 2)) / costs.per_image
-    val, test = _divide(passes_left, work)
+    looks = max(0.0, min(MAX_MEASURING * budget, free / 2)) / costs.per_image
+    # half of the looks for each split, and what one of them does not need for the other
+    for_val = min(work.passes * work.val, max(looks / 2, looks - work.test))
+    val = max(min(MIN_IMAGES, work.val), for_val / work.passes)
+    test = max(min(MIN_IMAGES, work.test), min(work.test, looks - for_val))
     free -= costs.per_image * (work.passes * val + test)
-    each = costs.per_image + costs.learn
     features = min(work.features, max(work.fewest, int(free / each)))
-    left, worth = free - each * features, costs.per_image * work.steps
-    return ImagePlan(work, features, _floor(val), _floor(test), left, worth, _enough(work, costs))
-
-
-def _divide(passes_left: float, work: ImageWork) -> tuple[float, float]:
-    """Images of (val, test): half of the passes for each, and what one of them does not need for the other."""
-    for_val = min(work.passes * work.val, max(passes_left / 2, passes_left - work.test))
-    for_test = min(work.test, passes_left - for_val)
-    return max(min(MIN_IMAGES, work.val), for_val / work.passes), max(min(MIN_IMAGES, work.test), for_test)
-
-
-def _enough(work: ImageWork, costs: ImageCosts) -> float:
-    """The least budget that measures every image, and leaves as long for steps as the features take."""
-    passes_left = costs.per_image * (work.passes * work.val + work.test)
-    fixed = costs.spent + costs.writing
-    features = (costs.per_image + costs.learn) * work.features
-    steps = max(features, costs.per_image * work.steps)
-    least = max(
-        passes_left / MAX_MEASURING,
-        (fixed + 2 * passes_left) / MARGIN,
-        (fixed + passes_left + features + steps) / MARGIN,
+    worth = costs.per_image * work.steps
+    # the least budget that measures every image, and leaves as long for steps as the features take
+    measuring, learning = costs.per_image * (work.passes * work.val + work.test), each * work.features
+    enough = max(
+        measuring / MAX_MEASURING,
+        (fixed + 2 * measuring) / MARGIN,
+        (fixed + measuring + learning + max(learning, worth)) / MARGIN,
     )
-    return least * (1 + 1e-6) + 1e-3  # so that rounding leaves no image out
-
-
-def _floor(number: float) -> int:
-    """Rounded down, but for what floating-point numbers have lost."""
-    return int(number + 1e-9)
+    enough = enough * (1 + 1e-6) + 1e-3  # so that rounding leaves no image out
+    val, test = (int(number + 1e-9) for number in (val, test))  # down, but for what floating-point numbers have lost
+    return ImagePlan(work, features, val, test, free - each * features, worth, enough)
 
 
 def describe_plan(plan: ImagePlan, budget: str) -> str:
     """What a person should know at the start, where not all fits: what is left out, and the budget that would do."""
     names = {"train": "training images for the classifier", "val": "validation images", "test": "test images"}
-    of: dict[Split, int] = {"train": plan.work.features, "val": plan.work.val, "test": plan.work.test}
-    cut = [f"about {count:,} of {of[split]:,} {names[split]}" for split, count in plan.subsets.items()]
+    cut = [f"about {count:,} of {plan.of(split):,} {names[split]}" for split, count in plan.subsets.items()]
     would = f"{format_budget(plan.enough)} would do it all"
     if plan.training < 0:
         return (
@@ -140,26 +167,27 @@ class ImageEstimate:
 
     def __init__(self, work: ImageWork, deadline: Deadline, message: Callable[[str], None], learn: float = 0.0) -> None:
         self.work, self.deadline, self.message, self.learn = work, deadline, message, learn
-        self.began, self._announced, self.seconds_per_image = deadline.now(), False, 0.0
+        self.began, self._announced = deadline.now(), False
         self.plan: ImagePlan
 
     def judge(self, seen: int, last: bool = False) -> bool:
         """Whether enough is known after so many images; `last`: there are no more, so it must be."""
-        taken = self.deadline.now() - self.began
-        self.seconds_per_image = taken / seen
-        costs = ImageCosts(self.began, self.seconds_per_image, self.deadline.writing, self.learn)
-        self.plan = plan_images(self.work, costs, self.deadline.seconds)
+        deadline = self.deadline
+        taken = deadline.now() - self.began
+        deadline.seconds_per_image = taken / seen
+        costs = ImageCosts(self.began, deadline.seconds_per_image, deadline.writing, self.learn)
+        self.plan = plan_images(self.work, costs, deadline.seconds)
         known = last or taken >= TIMING_SECONDS
         if known and not self._announced and not self.plan.complete:
-            self.message(describe_plan(self.plan, self.deadline.text))
+            self.message(describe_plan(self.plan, deadline.text))
             self._announced = True
         return known
 
 
-def time_images(function: Function, loader: Loader, estimate: ImageEstimate, world: World = ALONE) -> None:
+def time_images(function: Function, loader: Loader, estimate: ImageEstimate) -> None:
     """Look at images until the estimate knows what one costs."""
     order = np.arange(len(loader.source), dtype=np.int64)
-    _, seen = compute_until(function, loader, order, loader.batch_size, estimate.judge, None, world)
+    _, seen = compute_until(function, loader, order, loader.batch_size, estimate.judge)
     estimate.judge(len(seen), last=True)
 
 
@@ -172,7 +200,6 @@ def features_in_time(
     count: int | None,
     estimate: ImageEstimate | None,
     progress: Callable[[int], None] | None = None,
-    world: World = ALONE,
 ) -> tuple[LabelledFeatures, int]:
     """Features and labels of training images, class by class, and how many images of that order were seen.
 
@@ -183,23 +210,18 @@ def features_in_time(
     def enough(seen: int) -> bool:
         return estimate is not None and estimate.judge(seen) and seen >= estimate.plan.features
 
-    found, seen = compute_until(function, loader, order, batch_size, enough, progress, world)
+    found, seen = compute_until(function, loader, order, batch_size, enough, progress)
     if estimate is not None:
         estimate.judge(len(seen), last=True)
     return found, len(seen)
 
 
 def logits_in_time(
-    function: Function,
-    loader: Loader,
-    deadline: Deadline,
-    seconds_per_image: float,
-    progress: Callable[[int], None] | None = None,
-    world: World = ALONE,
+    function: Function, loader: Loader, deadline: Deadline, progress: Callable[[int], None] | None = None
 ) -> tuple[LabelledFeatures, Index]:
     """Logits and labels of images, and which were seen, row by row: all, or as many as there is time for.
 
-    seconds_per_image: as planned; where an image takes longer now, so will writing.
+    Where an image takes longer now than it took before, so will writing.
     """
     first = 0, 0.0
 
@@ -208,12 +230,12 @@ def logits_in_time(
         now = deadline.now()
         if not first[0]:  # processes had to be started for it, so how long it took tells nothing
             first = seen, now
-        expected = (seen - first[0]) * seconds_per_image
+        expected = (seen - first[0]) * deadline.seconds_per_image
         slowness = min(MAX_SLOWDOWN, max(1.0, (now - first[1]) / expected)) if expected else 1.0
         return now > deadline.seconds - slowness * deadline.writing
 
     order = np.arange(len(loader.source), dtype=np.int64)
-    return compute_until(function, loader, order, loader.batch_size, late, progress, world)
+    return compute_until(function, loader, order, loader.batch_size, late, progress)
 
 
 def compute_until(
@@ -222,15 +244,15 @@ def compute_until(
     order: Index,
     batch_size: int,
     stop: Callable[[int], bool],
-    progress: Callable[[int], None] | None,
-    world: World,
+    progress: Callable[[int], None] | None = None,
 ) -> tuple[LabelledFeatures, Index]:
     """What a function says of images in this order, and their labels, until `stop` says yes after so many images.
 
     Several processes go through the order together, a batch each at a time. Also which images were seen, in the order
     of the rows; those that cannot be read have none.
     """
-    seen, each_round = len(order), batch_size * world.size
+    world, seen = loader.world, len(order)
+    each_round = batch_size * world.size
 
     def batches() -> Iterator[Batch]:
         nonlocal seen

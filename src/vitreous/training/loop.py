@@ -74,7 +74,7 @@ class Loop:
         keep_last: bool = False,
         name_of: Callable[[int], str] = str,
         meter: Meter | None = None,
-        check_clock: Callable[[int], None] = lambda step: None,
+        check_clock: Callable[[int], None] | None = None,
         world: World | None = None,
     ) -> None:
         """Without `evaluate`, or with `keep_last`, the last weights count as the best.
@@ -159,7 +159,8 @@ class Loop:
                 if self.step == self.steps or due:
                     self.save()
                     saved = time.monotonic()
-                self.check_clock(self.step)
+                if self.check_clock is not None:
+                    self.check_clock(self.step)
         return True
 
     def _due(self) -> bool:

@@ -14,7 +14,7 @@ from vitreous.data.source import Split
 from vitreous.distributed.meter import Cost
 from vitreous.errors import UserError
 from vitreous.evaluation.classify import ClassificationResult
-from vitreous.training.request import PretrainRequest
+from vitreous.training.request import FitRequest, PretrainRequest
 from vitreous.weights.markdown import code
 
 NAMES: dict[Split, str] = {"train": "training", "val": "validation", "test": "test"}
@@ -159,23 +159,10 @@ def read_result(folder: Path) -> FitResult | PretrainResult:
         ) from None
 
 
-def model_card(
-    *,
-    name: str,
-    data: str,
-    training: Training,
-    recipe: str,
-    weights: str | None,
-    labels: Sequence[str],
-    images: int,
-    accuracies: dict[str, str],
-    spent: Cost,
-    teacher: str | None = None,
-) -> str:
+def model_card(name: str, request: FitRequest, training: Training, labels: Sequence[str], result: FitResult) -> str:
     """Markdown: what it tells apart, how well, how it was made, what that cost, and how to use it."""
-    model = training.model
+    model, o, spent, objective = training.model, training.optimizer, result.spent, training.objective
     size = f"{model.image_size[0]}x{model.image_size[1]}"
-    o = training.optimizer
     lines = [
         f"# {code(name)}",
         "",
@@ -184,14 +171,14 @@ def model_card(
         "",
         "## How well it does",
         "",
-        *(f"- {split}: {value}" for split, value in accuracies.items()),
+        *(f"- {split}: {value}" for split, value in accuracy_lines(result).items()),
         "",
         "## How it was made",
         "",
-        f"- data: {code(data)}, {images:,} training images",
-        f"- start: {code(weights) if weights else 'random weights'}",
-        *([f"- teacher: {code(teacher)}, {training.objective.way}"] if teacher is not None else []),
-        f"- recipe: {code(recipe)}: {o.name}, learning rate {o.learning_rate:g}, batch {training.batch_size}, "
+        f"- data: {code(request.learned_from)}, {result.images:,} training images",
+        f"- start: {code(str(request.weights)) if request.weights else 'random weights'}",
+        *([] if request.teacher is None else [f"- teacher: {code(request.teacher)}, {objective.way}"]),
+        f"- recipe: {code(request.recipe)}: {o.name}, learning rate {o.learning_rate:g}, batch {training.batch_size}, "
         f"{training.epochs:.3g} epochs, seed {training.seed}"
         + (", classifier fitted to frozen features first" if training.probe else ""),
         f"- cost: {spent.images:,} images seen, {spent.flops:.3g} floating-point operations, "

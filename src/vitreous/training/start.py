@@ -1,27 +1,38 @@
-"""Where a training begins: the configuration that the data and the weights call for, and the model."""
+"""Where a training begins: the processes, the data, the configuration that data and weights call for, the network."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import closing, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from statistics import median
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from vitreous.config.model import ModelConfig, ViTConfig
+from vitreous.config.objective import ObjectiveConfig, Supervised
 from vitreous.config.overrides import override
 from vitreous.config.train import Training
 from vitreous.data.decode import Header, ImageError
-from vitreous.data.loader import Loader
+from vitreous.data.loader import Loader, choose_workers
+from vitreous.data.shards.opening import is_shards
 from vitreous.data.source import Data, Source, take_share
-from vitreous.distributed.world import ALONE, World
+from vitreous.distributed.launcher import local_rank, local_world_size, refuse_many, world_size
+from vitreous.distributed.process_group import join_world
+from vitreous.distributed.world import ALONE, World, find_device
 from vitreous.errors import UserError
+from vitreous.evaluation.calibration import fit_temperature
+from vitreous.evaluation.probe import LabelledFeatures, fit_linear
 from vitreous.model.family import build_network, count_flops, inference_batch, network_class
 from vitreous.model.initialise import whiten_patches
 from vitreous.model.lora import add_lora
 from vitreous.model.network import Network, has_stem, require
+from vitreous.model.predictions import is_right
 from vitreous.model.vit import ViT
+from vitreous.objectives.supervised import balance
+from vitreous.training.folder import digest_splits
 from vitreous.training.recipes.distill import decide_predictions, distilled
 from vitreous.training.recipes.noise import noised
 from vitreous.training.recipes.supervised import DatasetStats, recipe
@@ -34,6 +45,57 @@ MIN_HELD_OUT = 500
 WHITENING = 20_000_000  # pixels that a whitened start is made from, so that large images fit into the memory too
 HOUR, FAST_HOUR = 2e14, 4e16
 """Floating-point operations that two cores, and an accelerator, do in about an hour of training."""
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """How a run uses the machine; nothing here overrides what is asked for."""
+
+    workers: int  # processes that decode images, for each that trains
+    world: World  # the processes that train together, and the device of this one
+    tensorboard: bool = False  # write curves for TensorBoard into the run folder
+
+    @property
+    def device(self) -> torch.device:
+        return self.world.device
+
+
+def local_runtime(workers: int | None, device: str, tensorboard: bool) -> Runtime:
+    """What a person said of the machine, with what they left open filled in; for one process."""
+    refuse_many("a training of this kind")
+    return Runtime(choose_workers(workers), World(device=find_device(device)), tensorboard)
+
+
+def join_runtime(workers: int | None, device: str, shard: bool, tensorboard: bool) -> Runtime:
+    """The same for a training of as many processes as torchrun has started; `shard` divides the weights among them."""
+    if shard and world_size() == 1:
+        raise UserError(
+            "shard: there is one process, and nobody to share the weights with; leave it out, or start "
+            "several with torchrun."
+        )
+    workers = choose_workers(workers, beside=local_world_size())  # what is wrong here is said before anybody is met
+    return Runtime(workers, replace(join_world(device), sharded=shard), tensorboard)
+
+
+def open_consistent(open_data: Callable[[], Data], place: str, world: World) -> Data:
+    """What `open_data` gives, refused where another process sees other images or labels at that place.
+
+    Of shards one process per machine makes or fetches the index, which is then there for the others.
+    """
+    if world.size == 1:
+        return open_data()
+    waits = is_shards(place) and local_rank() > 0
+    data = None if waits else open_data()
+    world.any_rank(False)  # until all have come so far
+    opened = open_data() if data is None else data
+    found = world.all_gather_object((opened.classes, digest_splits(opened)))
+    for rank, other in enumerate(found):
+        if other != found[0]:
+            raise UserError(
+                f"{place}: process {rank} sees other images, classes or labels there than process 0; give all machines "
+                "the same data."
+            )
+    return opened
 
 
 def choose_training(
@@ -245,3 +307,37 @@ def evaluation_loader(source: Source, t: Training, workers: int, world: World = 
         unreadable_limit=1.0,
         world=world,
     )
+
+
+def fit_classifier(
+    network: Network,
+    known: LabelledFeatures,
+    held_out: LabelledFeatures | None,
+    classes: int,
+    objective: ObjectiveConfig,
+) -> float | None:
+    """Give the network the best linear classifier on its features; its accuracy on held-out images.
+
+    known: features (n, D) and labels (n,) to learn from. held_out: others, which choose how strongly it is regularised.
+    """
+    features, labels = known
+    weighted = isinstance(objective, Supervised) and objective.class_weights
+    weights = balance(labels, classes) if weighted else None
+    classifier = fit_linear(features, labels, classes, validation=held_out, class_weights=weights)
+    with torch.no_grad():
+        for layer in network.classifiers():
+            layer.weight.copy_(classifier.weight)
+            layer.bias.copy_(classifier.bias)
+    if held_out is None:
+        return None
+    return is_right(classifier(held_out[0]), held_out[1]).float().mean().item()
+
+
+def set_temperature(network: Network, logits: Tensor, labels: Tensor) -> Tensor:
+    """Scale the network's classifier so that it is as confident as it is right; logits (n, K) are scaled too."""
+    factor = 1 / fit_temperature(logits, labels)
+    with torch.no_grad():
+        for layer in network.classifiers():
+            layer.weight.mul_(factor)
+            layer.bias.mul_(factor)
+    return factor * logits

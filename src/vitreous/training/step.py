@@ -9,6 +9,7 @@ training replans where it did before, and nowhere else.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +19,9 @@ from torch import Tensor, nn
 
 from vitreous.config.train import Optimizer, Training
 from vitreous.data.batch import Batch
+from vitreous.distributed.meter import Cost
 from vitreous.distributed.world import World
+from vitreous.model.family import count_flops
 from vitreous.model.network import ParameterGroup
 from vitreous.model.precision import precision
 from vitreous.objectives.objective import Objective
@@ -62,6 +65,19 @@ class StepSchedule:
 
 def parts_done(progress: float, parts: int) -> int:
     return int(progress * parts + 1e-9)
+
+
+def training_work(training: Training, images: int, schedule: StepSchedule, steps: int) -> Cost:
+    """Operations of a training that saw this many images in this many steps, the keep schedule counted in.
+
+    A block costs its forward pass, as much again for the gradient of its input, and as much for that of its weights.
+    Frozen blocks need the first alone; with a low-rank change the last is needed of q, k and v only, a quarter.
+    """
+    config, frozen = training.model, training.freeze / training.model.layers
+    fractions = Counter(training.objective.keep_share(schedule.progress(step)) for step in range(steps))
+    total = sum(times * count_flops(config, keep) for keep, times in fractions.items())
+    passes = frozen + (1 - frozen) * (2.25 if training.lora else 3)
+    return Cost(images=images, flops=images * passes * total / steps if steps else 0.0)
 
 
 _A, _B, _C = 3.4445, -4.7750, 2.0315

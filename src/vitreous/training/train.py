@@ -7,16 +7,17 @@ or `unlabelled.Unlabelled`. A training that was interrupted is resumed by the sa
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Generic, Protocol, TypeVar
 
-from vitreous.callbacks import Callbacks
+from vitreous.callbacks import Callbacks, Event
 from vitreous.config.train import Training
-from vitreous.data.shards.opening import is_shards
-from vitreous.data.source import Data
-from vitreous.distributed.launcher import local_rank, local_world_size
+from vitreous.data.loader import Loader
+from vitreous.data.source import Data, Split
+from vitreous.distributed.launcher import local_world_size
 from vitreous.distributed.meter import Meter
 from vitreous.distributed.process_group import announce
 from vitreous.distributed.world import World
@@ -25,35 +26,112 @@ from vitreous.inference.memory_needs import check_training_memory
 from vitreous.model.family import build_network
 from vitreous.model.lora import merge_lora
 from vitreous.model.network import Network
+from vitreous.objectives.objective import Objective
 from vitreous.storage.files import write_file
-from vitreous.storage.lock import hold_folder
-from vitreous.storage.overwrite import check_folder
-from vitreous.training.checkpoint import has_checkpoint
-from vitreous.training.context import Ending, Method, Opened, RequestT, Result, Runtime, Start, TrainingContext
-from vitreous.training.deadline import Deadline, Replanner, StepTimes, plan_steps
+from vitreous.training.deadline import Deadline, Replanner, Reserved, StepTimes, plan_steps
 from vitreous.training.folder import (
     RESULT,
-    ConfigFile,
     RunConfig,
     check_finished,
     check_same_request,
-    digest_splits,
-    make_run_folder,
+    claim_folder,
     open_run,
-    remove_run,
     save_extra,
     training_to_json,
 )
-from vitreous.training.loop import Loop, Outcome
+from vitreous.training.loop import Evaluate, Loop, Outcome
 from vitreous.training.page import restore_run_page, write_run_page
-from vitreous.training.result import read_result
-from vitreous.training.start import training_loader
+from vitreous.training.request import FitRequest, PretrainRequest
+from vitreous.training.result import FitResult, FrozenProbe, PretrainResult, read_result
+from vitreous.training.start import Runtime, open_consistent, training_loader
 from vitreous.training.step import StepSchedule
+from vitreous.training.teaching.teacher import MissingTeacher, Teacher
 from vitreous.training.track import check_tensorboard, tracked
 from vitreous.weights.bundle import Bundle, load_bundle, save_bundle
 
 NO_STEPS = "The time that is left is too short to train further: the classifier on frozen features is the result."
 ONE_STEP = "With what is left to measure and to write, the time is up: one step is taken."
+
+RequestT = TypeVar("RequestT", bound=FitRequest | PretrainRequest)
+Result = TypeVar("Result", bound=FitResult | PretrainResult, covariant=True)
+
+
+@dataclass(frozen=True)
+class TrainingContext(Generic[RequestT]):
+    """What all steps of one training are done with."""
+
+    request: RequestT
+    folder: Path
+    runtime: Runtime
+    callbacks: Callbacks
+    meter: Meter
+    deadline: Deadline | None  # None without a budget, and in a training that is resumed: what was planned stays so
+    loaders: ExitStack  # closes the loaders, whose processes then end
+
+    @property
+    def world(self) -> World:
+        return self.runtime.world
+
+    def keep_open(self, loader: Loader) -> Loader:
+        """The loader, closed when the training has ended."""
+        self.loaders.callback(loader.close)
+        return loader
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What a training learns from and starts with."""
+
+    title: str  # what it learns by, in a word or two
+    data: Data  # in the splits that it is trained and measured on
+    training: Training
+    base: Bundle | None = None  # the weights that it starts from, if it does and needs them
+    weights: str | None = None  # digest of these
+    teacher: Teacher | MissingTeacher | None = None
+    teacher_flops: float | None = None
+
+
+@dataclass(frozen=True)
+class Start:
+    """Everything before the first step."""
+
+    loader: Loader
+    objective: Objective
+    evaluate: Evaluate | None  # what is measured now and then on the val split
+    on_step: Callable[[Event], None]
+    reserved: Reserved | None  # with a deadline
+    on_plan: Callable[[Training, int], None] | None = None  # told the training and its number of steps
+    validation: Loader | None = None
+    probe: FrozenProbe | None = None
+    subsets: dict[Split, int] = field(default_factory=dict)  # images of splits that there is no time to see as a whole
+
+
+class Method(Protocol[RequestT, Result]):
+    """What differs between learning with labels and without."""
+
+    keep_last: bool  # whether the last weights are kept, not the best by validation
+    writing_seconds: float  # what the bundle, the page and the end of the process take on two quiet cores
+    page: bool
+
+    def open_data(self, context: TrainingContext[RequestT]) -> Data: ...
+
+    def open(self, context: TrainingContext[RequestT], data: Data, saved: RunConfig | None) -> Opened: ...
+
+    def start(
+        self, context: TrainingContext[RequestT], opened: Opened, loader: Loader, saved: RunConfig | None, resumed: bool
+    ) -> Start:
+        """The objective before the first step; resumed: a checkpoint will take its place."""
+
+    def measure(
+        self,
+        context: TrainingContext[RequestT],
+        opened: Opened,
+        start: Start,
+        config: RunConfig,
+        network: Network,
+        outcome: Outcome,
+    ) -> tuple[Result, Sequence[str], str]:
+        """The result, the labels and the model card; it may still scale the network's classifier."""
 
 
 def train(
@@ -70,31 +148,43 @@ def train(
     overwrite: a training that the folder holds is deleted as soon as the new request is known to be sound.
     """
     with _failures_announced(), ExitStack() as held, ExitStack() as loaders:
-        context = _begin(request, folder, runtime, callbacks, method, loaders)
-        saved = None if overwrite else context.world.on_main(lambda: _open_folder(context))
-        if saved is not None and (result := context.world.on_main(lambda: _finished(context, method, saved))):
+        if runtime.tensorboard:
+            check_tensorboard()
+        meter, world = Meter(began=callbacks.started), runtime.world
+        deadline = None if request.budget is None else Deadline(request.budget, method.writing_seconds, meter, world)
+        if not world.is_main:
+            callbacks = Callbacks(should_stop=callbacks.should_stop, started=callbacks.started)
+        context = TrainingContext(request, folder, runtime, callbacks, meter, deadline, loaders)
+        saved = None if overwrite else world.on_main(lambda: _open_folder(request, folder))
+        if saved is not None and (result := world.on_main(lambda: _finished(context, method, saved))):
             return result
-        data = _open_consistent(lambda: method.open_data(context), str(request.data), context.world)
+        data = open_consistent(lambda: method.open_data(context), str(request.data), world)
         if saved is not None:
             saved.check_data(data, folder)
             context = _resuming(context, saved)
         opened = method.open(context, data, saved)
-        check_training_memory(opened.training, len(opened.data.train), context.world, local_world_size())
+        check_training_memory(opened.training, len(opened.data.train), world, local_world_size())
         # not before: a mistake in the request should leave nothing behind
-        resumed = context.world.on_main(lambda: _claim_folder(context, saved, held, overwrite))
-        _say_what(context, opened, method.title(context, opened.training), resumed=saved is not None)
-        loader = context.keep_open(training_loader(opened.data.train, opened.training, runtime.workers, context.world))
+        resumed = world.on_main(lambda: claim_folder(folder, saved, held, callbacks.message, overwrite))
+        _say_what(context, opened, resumed=saved is not None)
+        loader = context.keep_open(training_loader(opened.data.train, opened.training, runtime.workers, world))
         start = method.start(context, opened, loader, saved, resumed)
-        config, times = _plan(context, method, data, opened, start, saved)
-        outcome, schedule = _take_steps(context, method, opened, start, config, times)
+        config, times = (saved, None) if saved is not None else _plan(context, data, opened, start)
+        outcome, config = _take_steps(context, method, opened, start, config, times)
         # with a budget, the clock may have changed the steps
-        training = replace(config.training, epochs=schedule.steps / loader.steps_per_epoch)
+        training = replace(config.training, epochs=config.schedule.steps / loader.steps_per_epoch)
+        network = build_network(training.model, seed=None)
+        network.load_state_dict(merge_lora(outcome.best["model"]))
         opened = replace(opened, training=training)
-        network = _kept_network(training, outcome)
-        ending = method.measure(context, opened, start, config, network, outcome)
-        if context.world.is_main:
-            _write(context, method, opened, network, outcome, ending, config)
-        return ending.result
+        result, labels, card = method.measure(context, opened, start, config, network.eval(), outcome)
+        if world.is_main:
+            bundle = _write_bundle(context, training, network, outcome, result, labels, card)
+            if outcome.finished:
+                write_file(folder / RESULT, json.dumps(result.to_json(), indent=2) + "\n")
+            if outcome.finished and method.page:
+                seconds = None if context.deadline is None else context.deadline.left()
+                write_run_page(folder, bundle, config, result, seconds)
+        return result
 
 
 @contextmanager
@@ -108,28 +198,11 @@ def _failures_announced() -> Iterator[None]:
         raise
 
 
-def _begin(
-    request: RequestT,
-    folder: Path,
-    runtime: Runtime,
-    callbacks: Callbacks,
-    method: Method[RequestT, Result],
-    loaders: ExitStack,
-) -> TrainingContext[RequestT]:
-    if runtime.tensorboard:
-        check_tensorboard()
-    meter, world = Meter(began=callbacks.started), runtime.world
-    deadline = None if request.budget is None else Deadline(request.budget, method.writing_seconds, meter, world)
-    if not world.is_main:
-        callbacks = Callbacks(should_stop=callbacks.should_stop, started=callbacks.started)
-    return TrainingContext(request, folder, runtime, callbacks, meter, deadline, loaders)
-
-
-def _open_folder(context: TrainingContext[RequestT]) -> RunConfig | None:
+def _open_folder(request: FitRequest | PretrainRequest, folder: Path) -> RunConfig | None:
     """The configuration of the training that was begun in the folder; refused where the request is another."""
-    saved = open_run(context.folder)
+    saved = open_run(folder)
     if saved is not None:
-        check_same_request(saved, context.request, context.folder)
+        check_same_request(saved, request, folder)
     return saved
 
 
@@ -161,27 +234,6 @@ def _finished(context: TrainingContext[RequestT], method: Method[RequestT, Resul
     return result  # type: ignore[return-value]  # its kind is that of the request
 
 
-def _open_consistent(open_data: Callable[[], Data], place: str, world: World) -> Data:
-    """What `open_data` gives, refused where another process sees other images or labels at that place.
-
-    Of shards one process per machine makes or fetches the index, which is then there for the others.
-    """
-    if world.size == 1:
-        return open_data()
-    waits = is_shards(place) and local_rank() > 0
-    data = None if waits else open_data()
-    world.any_rank(False)  # until all have come so far
-    opened = open_data() if data is None else data
-    found = world.all_gather_object((opened.classes, digest_splits(opened)))
-    for rank, other in enumerate(found):
-        if other != found[0]:
-            raise UserError(
-                f"{place}: process {rank} sees other images, classes or labels there than process 0; give all machines "
-                "the same data."
-            )
-    return opened
-
-
 def _resuming(context: TrainingContext[RequestT], saved: RunConfig) -> TrainingContext[RequestT]:
     """Without a deadline: resuming exactly comes before the time."""
     if context.deadline is not None:
@@ -192,59 +244,32 @@ def _resuming(context: TrainingContext[RequestT], saved: RunConfig) -> TrainingC
     return replace(context, deadline=None)
 
 
-def _claim_folder(
-    context: TrainingContext[RequestT], saved: RunConfig | None, held: ExitStack, overwrite: bool
-) -> bool:
-    """Make the run folder ours until the end, and say whether it has a checkpoint.
-
-    One that is another's, or that another training is in, is refused.
-    """
-    folder = context.folder
-    check_folder(folder / "bundle")
-    make_run_folder(folder)
-    held.enter_context(hold_folder(folder, context.callbacks.message))
-    if overwrite and open_run(folder) is not None:
-        remove_run(folder)
-        make_run_folder(folder)
-    if open_run(folder) != saved or (folder / RESULT).exists():
-        raise UserError(f"{folder}: another process has just trained in it; repeat the command.")
-    return has_checkpoint(folder / "checkpoints")
-
-
-def _say_what(context: TrainingContext[RequestT], opened: Opened, title: str, resumed: bool) -> None:
+def _say_what(context: TrainingContext[RequestT], opened: Opened, resumed: bool) -> None:
     model, data = opened.training.model, opened.data
     images = ", ".join(f"{len(source):,} {split}" for split, source in data.splits.items())
     classes = f" of {len(data.classes)} classes" if data.classes else ""
     context.callbacks.message(
         f"{'Resuming' if resumed else 'Training'}: {model.describe()} at {model.image_size[0]}x{model.image_size[1]} "
-        f"({title}): {images} images{classes}."
+        f"({opened.title}): {images} images{classes}."
     )
     for note in data.notes:
         context.callbacks.message(note)
 
 
 def _plan(
-    context: TrainingContext[RequestT],
-    method: Method[RequestT, Result],
-    data: Data,
-    opened: Opened,
-    start: Start,
-    saved: RunConfig | None,
-) -> tuple[ConfigFile, StepTimes | None]:
+    context: TrainingContext[RequestT], data: Data, opened: Opened, start: Start
+) -> tuple[RunConfig, StepTimes | None]:
     """The configuration with its number of steps, as the folder keeps it; with a budget, as many as fit."""
-    if saved is not None:
-        return ConfigFile(context.folder, saved, context.world.is_main), None
-    training, times = opened.training, None
-    if context.deadline is not None:
-        reserved = method.reserve(opened, start, context.deadline)
-        training, times = plan_steps(training, start.objective, start.loader, reserved, context.deadline, context.world)
+    training, times, message = opened.training, None, context.callbacks.message
+    if context.deadline is not None and start.reserved is not None:
+        training, times = plan_steps(training, start.objective, start.loader, start.reserved, context.deadline)
         if times is None:
-            context.callbacks.message(NO_STEPS if training.epochs == 0 else ONE_STEP)
-    steps = training.epochs and max(1, round(training.epochs * start.loader.steps_per_epoch))
+            message(NO_STEPS if training.epochs == 0 else ONE_STEP)
+    steps = int(training.epochs and max(1, round(training.epochs * start.loader.steps_per_epoch)))
     config = RunConfig.of(
         context.request,
         training,
-        int(steps),
+        steps,
         data,
         weights=opened.weights,
         teacher=None if opened.teacher is None else opened.teacher.digest,
@@ -252,10 +277,15 @@ def _plan(
         probe=start.probe,
         subsets=start.subsets,
     )
-    file = ConfigFile(context.folder, config, context.world.is_main)
-    file.update()
-    method.describe_start(context, replace(opened, training=training), start, config.steps)
-    return file, times
+    if context.world.is_main:
+        config.write(context.folder)
+    if start.on_plan is not None:
+        start.on_plan(training, steps)
+    if start.probe is not None and steps:
+        frozen, layers = training.freeze, training.model.layers
+        kept = f"; the first {frozen} of {layers} layers stay as they are" if frozen else ""
+        message(f"Training goes on from there for {steps:,} step{'s' if steps > 1 else ''}{kept}.")
+    return config, times
 
 
 def _take_steps(
@@ -263,15 +293,22 @@ def _take_steps(
     method: Method[RequestT, Result],
     opened: Opened,
     start: Start,
-    config: ConfigFile,
+    config: RunConfig,
     times: StepTimes | None,
-) -> tuple[Outcome, StepSchedule]:
-    """Train to the end, or until it is stopped."""
-    schedule = config.schedule
-    check_clock: Callable[[int], None] = lambda step: None  # noqa: E731
+) -> tuple[Outcome, RunConfig]:
+    """Train to the end, or until it is stopped; what came of it, and the configuration with its last replanning."""
+    schedule = StepSchedule(config.steps, config.replans)
+
+    def replanned() -> RunConfig:
+        return replace(config, replans=tuple(schedule.replans))
+
+    def write() -> None:
+        if context.world.is_main:
+            replanned().write(context.folder)
+
+    replanner = None
     if times is not None and context.deadline is not None:
-        written = lambda: config.update(replans=tuple(schedule.replans))  # noqa: E731
-        check_clock = Replanner(schedule, times, context.deadline.now, written).check
+        replanner = Replanner(schedule, times, context.deadline.now, write)
     loop = Loop(
         start.objective,
         start.loader,
@@ -282,49 +319,37 @@ def _take_steps(
         keep_last=method.keep_last,
         name_of=opened.data.train.name,
         meter=context.meter,
-        check_clock=check_clock,
+        check_clock=None if replanner is None else replanner.check,
         world=context.world,
     )
     with ExitStack() as stack:
-        step = method.watch(context)
+        step = start.on_step
         if context.runtime.tensorboard and context.world.is_main:
             step = stack.enter_context(tracked(step, context.folder))
         outcome = loop.run(step, context.callbacks.should_stop)
     for remark in outcome.remarks:
         context.callbacks.message(remark)
-    return outcome, schedule
+    return outcome, replanned()
 
 
-def _kept_network(training: Training, outcome: Outcome) -> Network:
-    network = build_network(training.model, seed=None)
-    network.load_state_dict(merge_lora(outcome.best["model"]))
-    return network.eval()
-
-
-def _write(
+def _write_bundle(
     context: TrainingContext[RequestT],
-    method: Method[RequestT, Result],
-    opened: Opened,
+    training: Training,
     network: Network,
     outcome: Outcome,
-    ending: Ending[Result],
-    config: ConfigFile,
-) -> None:
-    """The bundle, what is saved beside it, and of a training that has come to its end the result and the page."""
-    folder, training = context.folder, opened.training
+    result: FitResult | PretrainResult,
+    labels: Sequence[str],
+    card: str,
+) -> Bundle:
+    """The model, and what is saved beside it."""
     for name, tensors in outcome.best.items():
         if name != "model":
-            save_extra(folder / name, tensors, training)
+            save_extra(context.folder / name, tensors, training)
     info = {
         "request": asdict(context.request),
         "training": training_to_json(training),
-        "spent": asdict(ending.result.spent),
+        "spent": asdict(result.spent),
     }
-    save_bundle(folder / "bundle", network, training.preprocess, ending.labels, card=ending.card, info=info)
-    if not outcome.finished:
-        return
-    write_file(folder / RESULT, json.dumps(ending.result.to_json(), indent=2) + "\n")
-    if method.page:
-        bundle = Bundle(network, training.preprocess, tuple(ending.labels), path=folder / "bundle", info=info)
-        seconds = None if context.deadline is None else context.deadline.left()
-        write_run_page(folder, bundle, config.config, ending.result, seconds)
+    place = context.folder / "bundle"
+    save_bundle(place, network, training.preprocess, labels, card=card, info=info)
+    return Bundle(network, training.preprocess, tuple(labels), path=place, info=info)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,7 +12,6 @@ from torch import Tensor
 
 from vitreous.callbacks import Event
 from vitreous.config.overrides import override
-from vitreous.config.train import Training
 from vitreous.data.loader import Loader
 from vitreous.data.opening import open_images
 from vitreous.data.source import Data, Split
@@ -27,15 +26,15 @@ from vitreous.objectives.build import build_objective
 from vitreous.objectives.collapse import Alarm
 from vitreous.objectives.objective import Objective
 from vitreous.objectives.setting import Setting
-from vitreous.training.context import Ending, Opened, Start, TrainingContext
 from vitreous.training.deadline import MAX_MEASURING, Deadline, Reserved
-from vitreous.training.folder import ConfigFile, RunConfig, records_of
+from vitreous.training.folder import RunConfig, records_of
 from vitreous.training.image_plan import MIN_IMAGES, ImageCosts, ImageWork, describe_plan, plan_images
 from vitreous.training.loop import Evaluate, Outcome
 from vitreous.training.recipes.pretrain import PRETRAINING
 from vitreous.training.request import PretrainRequest
 from vitreous.training.result import PretrainResult, pretrain_card
 from vitreous.training.start import MIN_HELD_OUT, dataset_stats, evaluation_loader, hold_out, some_of, whiten
+from vitreous.training.train import Opened, Start, TrainingContext
 
 NEIGHBOURS = 20  # of the live k-NN accuracy
 MAX_KNN_FLOPS = 1e12  # that it may take, with four times as many images known as asked: some ten seconds on two cores
@@ -49,7 +48,7 @@ UNUSED = frozenset(
 Context = TrainingContext[PretrainRequest]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Unlabelled:
     """Training without labels, as `pretrain` does it. The last weights are kept: no label chose them."""
 
@@ -63,23 +62,20 @@ class Unlabelled:
 
     def open(self, context: Context, data: Data, saved: RunConfig | None) -> Opened:
         """What the recipe makes of these images, of which a few are set aside."""
-        training = self._choose(context.request, data) if saved is None else saved.training
-        return Opened(hold_out(data, training.seed), training)
-
-    def _choose(self, request: PretrainRequest, data: Data) -> Training:
-        if unused := sorted(UNUSED & set(request.overrides)):
-            raise UserError(f"{unused[0]}: has no part in learning without labels; leave it out.")
-        stats = dataset_stats(data.train, 0, request.model, request.image_size)
-        training = replace(override(PRETRAINING[request.method](stats), request.overrides), seed=request.seed)
-        return training if request.epochs is None else replace(training, epochs=request.epochs)
-
-    def title(self, context: Context, training: Training) -> str:
-        """The method; labels are only looked at."""
-        return f"{context.request.method}, without labels"
+        request = context.request
+        if saved is not None:
+            training = saved.training
+        else:
+            if unused := sorted(UNUSED & set(request.overrides)):
+                raise UserError(f"{unused[0]}: has no part in learning without labels; leave it out.")
+            stats = dataset_stats(data.train, 0, request.model, request.image_size)
+            training = replace(override(PRETRAINING[request.method](stats), request.overrides), seed=request.seed)
+            training = training if request.epochs is None else replace(training, epochs=request.epochs)
+        return Opened(f"{request.method}, without labels", hold_out(data, training.seed), training)
 
     def start(self, context: Context, opened: Opened, loader: Loader, saved: RunConfig | None, resumed: bool) -> Start:
         """From scratch, whitened where the recipe says so."""
-        training, data, world = opened.training, opened.data, context.world
+        training, data, world, deadline = opened.training, opened.data, context.world, context.deadline
         network = build_network(training.model, seed=training.seed)
         if training.whiten and not resumed:
             whiten(network, training, data.train, context.runtime.workers)
@@ -87,84 +83,21 @@ class Unlabelled:
         setting = Setting(training.seed, labels, world, training.preprocess)
         objective = build_objective(network, training.objective, setting)
         objective.to(world.device)
-        most = self._most(opened)
+        affordable = int(MAX_KNN_FLOPS / 5 / count_flops(training.model))
+        most = min(len(data.splits["val"]), max(50, min(MIN_HELD_OUT, affordable)))
         subsets: dict[Split, int] = {} if saved is None else dict(saved.subsets)
-        seconds = 0.0
-        if context.deadline is not None:
-            subsets, seconds = self._time_evaluation(context, opened, objective, most, context.deadline)
-        evaluate = self._evaluation(context, opened, subsets.get("val", most))
-        return Start(loader, objective, evaluate, subsets=subsets, seconds_per_image=seconds)
-
-    def _most(self, opened: Opened) -> int:
-        """Images of a live evaluation at most."""
-        affordable = int(MAX_KNN_FLOPS / 5 / count_flops(opened.training.model))
-        return min(len(opened.data.splits["val"]), max(50, min(MIN_HELD_OUT, affordable)))
-
-    def _time_evaluation(
-        self, context: Context, opened: Opened, objective: Objective, most: int, deadline: Deadline
-    ) -> tuple[dict[Split, int], float]:
-        """See what a live evaluation costs, on a few images, and ask as many as there is time for."""
-        for few in (min(4, most), min(MIN_IMAGES, most)):  # the first warms up
-            began = deadline.now()
-            self._evaluation(context, opened, few)(copy.deepcopy(objective).eval())
-            seconds = (deadline.now() - began) / few
-            if deadline.now() - began > deadline.seconds / 20:
-                break
-        costs = ImageCosts(deadline.now(), seconds, deadline.writing)
-        plan = plan_images(ImageWork(0, most, 0, MIN_LIVE_EVALUATIONS), costs, deadline.seconds)
-        if not plan.complete:
-            context.callbacks.message(describe_plan(plan, deadline.text))
-        return plan.subsets, seconds
-
-    def _evaluation(self, context: Context, opened: Opened, count: int) -> Evaluate:
-        """On `count` images that were set aside: the k-NN accuracy where there are labels, else the objective's own."""
-        data, training, world = opened.data, opened.training, context.world
-        asked, device = some_of(data.splits["val"], count, training.seed), context.world.device
-        if not data.classes:
-            loader = context.keep_open(evaluation_loader(asked, training, context.runtime.workers, world))
-            return lambda objective: objective.evaluate((batch.to(device) for batch in loader.batches()), world)
-        known, asking = (
-            Loader(source, training.preprocess, batch_size=100, unreadable_limit=1.0, world=world)
-            for source in (some_of(data.train, 4 * count, training.seed), asked)
-        )
-        return lambda objective: {"knn": knn_accuracy(objective, known, asking, len(data.classes))}
-
-    def reserve(self, opened: Opened, start: Start, deadline: Deadline) -> Reserved:
-        """Only the page, and the live evaluations."""
-        evaluation = start.seconds_per_image * start.subsets.get("val", self._most(opened))
-        return Reserved(deadline.writing, evaluation, MAX_MEASURING * deadline.seconds)
-
-    def describe_start(self, context: Context, opened: Opened, start: Start, steps: int) -> None:
-        """Nothing more."""
-
-    def watch(self, context: Context) -> Callable[[Event], None]:
-        """The callback, after saying when the features collapse; `collapsed` then stands in the events."""
-        step, message = context.callbacks.step, context.callbacks.message
-        if not context.world.is_main:
-            return step
-        alarm: Alarm | None = None
-
-        def hear(event: Event) -> None:
-            nonlocal alarm
-            if alarm is None:  # the steps before an interruption were heard by another process
-                alarm = logged_alarm(context.folder)
-                for known in alarm.ringing:
-                    message(known)
-            elif (sentence := alarm.hear(event.record)) is not None:
-                message(sentence)
-            step(replace(event, record={**event.record, "collapsed": 1.0}) if alarm.ringing else event)
-
-        return hear
+        reserved = None
+        if deadline is not None:
+            subsets, seconds = _time_evaluation(context, opened, objective, most, deadline)
+            # only the page, and the live evaluations
+            evaluation = seconds * subsets.get("val", most)
+            reserved = Reserved(deadline.writing, evaluation, MAX_MEASURING * deadline.seconds)
+        evaluate = _evaluation(context, opened, subsets.get("val", most))
+        return Start(loader, objective, evaluate, _watch(context), reserved, subsets=subsets)
 
     def measure(
-        self,
-        context: Context,
-        opened: Opened,
-        start: Start,
-        config: ConfigFile,
-        network: Network,
-        outcome: Outcome,
-    ) -> Ending[PretrainResult]:
+        self, context: Context, opened: Opened, start: Start, config: RunConfig, network: Network, outcome: Outcome
+    ) -> tuple[PretrainResult, Sequence[str], str]:
         """What the last evaluation and the alarms said."""
         unreadable = context.world.union(start.loader.unreadable)
         alarms = context.world.on_main(lambda: logged_alarm(context.folder).sentences)
@@ -175,13 +108,64 @@ class Unlabelled:
             method=context.request.method,
             finished=outcome.finished,
             images=len(opened.data.train),
-            steps=config.config.schedule.steps,
+            steps=config.schedule.steps,
             metrics=outcome.best_metrics,
             alarms=alarms,
             spent=context.meter.spent(context.world) + Cost(images=outcome.images),
             remarks=(*outcome.remarks, *(f"{name}: {why}" for name, why in sorted(unreadable.items()))),
         )
-        return Ending(result, (), pretrain_card(context.folder.name, context.request, opened.training, result))
+        return result, (), pretrain_card(context.folder.name, context.request, opened.training, result)
+
+
+def _time_evaluation(
+    context: Context, opened: Opened, objective: Objective, most: int, deadline: Deadline
+) -> tuple[dict[Split, int], float]:
+    """Of a few images the seconds that each takes in a live evaluation, and of how many there is time for."""
+    for few in (min(4, most), min(MIN_IMAGES, most)):  # the first warms up
+        began = deadline.now()
+        _evaluation(context, opened, few)(copy.deepcopy(objective).eval())
+        seconds = (deadline.now() - began) / few
+        if deadline.now() - began > deadline.seconds / 20:
+            break
+    costs = ImageCosts(deadline.now(), seconds, deadline.writing)
+    plan = plan_images(ImageWork(0, most, 0, MIN_LIVE_EVALUATIONS), costs, deadline.seconds)
+    if not plan.complete:
+        context.callbacks.message(describe_plan(plan, deadline.text))
+    return plan.subsets, seconds
+
+
+def _evaluation(context: Context, opened: Opened, count: int) -> Evaluate:
+    """On `count` images that were set aside: the k-NN accuracy where there are labels, else the objective's own."""
+    data, training, world = opened.data, opened.training, context.world
+    asked, device = some_of(data.splits["val"], count, training.seed), context.world.device
+    if not data.classes:
+        loader = context.keep_open(evaluation_loader(asked, training, context.runtime.workers, world))
+        return lambda objective: objective.evaluate((batch.to(device) for batch in loader.batches()), world)
+    known, asking = (
+        Loader(source, training.preprocess, batch_size=100, unreadable_limit=1.0, world=world)
+        for source in (some_of(data.train, 4 * count, training.seed), asked)
+    )
+    return lambda objective: {"knn": knn_accuracy(objective, known, asking, len(data.classes))}
+
+
+def _watch(context: Context) -> Callable[[Event], None]:
+    """The callback, after saying when the features collapse; `collapsed` then stands in the events."""
+    step, message = context.callbacks.step, context.callbacks.message
+    if not context.world.is_main:
+        return step
+    alarm: Alarm | None = None
+
+    def hear(event: Event) -> None:
+        nonlocal alarm
+        if alarm is None:  # the steps before an interruption were heard by another process
+            alarm = logged_alarm(context.folder)
+            for known in alarm.ringing:
+                message(known)
+        elif (sentence := alarm.hear(event.record)) is not None:
+            message(sentence)
+        step(replace(event, record={**event.record, "collapsed": 1.0}) if alarm.ringing else event)
+
+    return hear
 
 
 def knn_accuracy(objective: Objective, known: Loader, asked: Loader, classes: int) -> float:

@@ -31,8 +31,8 @@ class Compare(StudyOptions, CompareRequest, Verb["Comparison"]):
     def run(self) -> Comparison:
         """Train every model with every fraction and every seed, or go on with that."""
         from vitreous.studies.compare.compare import compare
-        from vitreous.training.context import local_runtime
         from vitreous.training.folder import run_name, run_place
+        from vitreous.training.start import local_runtime
 
         self.check()
         folder = run_place(self.out, self.data, f"{run_name(self.data)}-compare")

@@ -57,9 +57,9 @@ class Fit(RunOptions, FitRequest, Verb["FitResult"]):
 
     def run(self) -> FitResult:
         """Train, or go on with a training that the same call began; the result says how well it does."""
-        from vitreous.training.context import join_runtime
         from vitreous.training.folder import run_name, run_place
         from vitreous.training.labelled import Labelled
+        from vitreous.training.start import join_runtime
         from vitreous.training.train import train
 
         self.check()

@@ -33,9 +33,9 @@ class Pretrain(RunOptions, PretrainRequest, Verb["PretrainResult"]):
 
     def run(self) -> PretrainResult:
         """Learn features, or go on with what the same call began; `fit(weights=...)` then takes the run."""
-        from vitreous.training.context import join_runtime
         from vitreous.training.folder import run_name, run_place
         from vitreous.training.result import PretrainResult
+        from vitreous.training.start import join_runtime
         from vitreous.training.train import train
         from vitreous.training.unlabelled import Unlabelled
 

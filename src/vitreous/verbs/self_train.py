@@ -30,8 +30,8 @@ class SelfTrain(StudyOptions, SelfTrainRequest, Verb["SelfTrainResult"]):
     def run(self) -> SelfTrainResult:
         """Train a teacher, then students on its labels; or go on with what the same call began."""
         from vitreous.studies.self_train.self_train import self_train
-        from vitreous.training.context import local_runtime
         from vitreous.training.folder import run_name, run_place
+        from vitreous.training.start import local_runtime
 
         self.check()
         run = run_place(self.out, self.labelled, f"{run_name(self.labelled)}-self-train")

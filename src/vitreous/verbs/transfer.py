@@ -31,7 +31,7 @@ class Transfer(StudyOptions, TransferRequest, Verb["TransferResult"]):
     def run(self) -> TransferResult:
         """Transfer the model to every task under every protocol, or go on with that."""
         from vitreous.studies.transfer.transfer import transfer
-        from vitreous.training.context import local_runtime
+        from vitreous.training.start import local_runtime
 
         runtime = local_runtime(self.workers, self.device, tensorboard=False)
         return transfer(request_of(TransferRequest, self), self.out, runtime, self.told, overwrite=self.overwrite)

@@ -29,15 +29,13 @@ from vitreous.storage.files import write_file
 from vitreous.studies.compare.plan import GRID, TRIAL, CellKey, ComparePlan
 from vitreous.studies.compare.request import Candidate, CompareRequest
 from vitreous.studies.folder import finished
-from vitreous.training.context import Runtime
 from vitreous.training.folder import RESULT, read_config
 from vitreous.training.labelled import Labelled, SharedValidation
 from vitreous.training.loop import DivergedError
-from vitreous.training.measure import training_work
 from vitreous.training.request import FitRequest
 from vitreous.training.result import FitResult
-from vitreous.training.start import choose_training, split_for
-from vitreous.training.step import StepSchedule
+from vitreous.training.start import Runtime, choose_training, split_for
+from vitreous.training.step import StepSchedule, training_work
 from vitreous.training.train import train
 from vitreous.weights.bundle import Bundle, weights_digest
 

@@ -50,10 +50,9 @@ from vitreous.studies.compare.remarks import Judged, describe_model, first_on_mo
 from vitreous.studies.compare.request import Candidate, CompareRequest, read_candidates
 from vitreous.studies.folder import StoppedError, StudyConfig, hold_study, open_study, write_result
 from vitreous.studies.timing import seconds_per_image, seconds_per_step
-from vitreous.training.context import Runtime
 from vitreous.training.deadline import Deadline
 from vitreous.training.folder import CONFIG, DataIdentity
-from vitreous.training.start import split_for
+from vitreous.training.start import Runtime, split_for
 from vitreous.weights.bundle import Bundle
 
 WRITING_SECONDS = 2.0  # what the page takes on two quiet cores

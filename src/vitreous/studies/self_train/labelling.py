@@ -29,8 +29,7 @@ from vitreous.model.family import inference_batch
 from vitreous.model.predictions import class_probabilities, predicted_class
 from vitreous.storage.files import new_folder, write_tensors
 from vitreous.storage.manifest import check_manifest
-from vitreous.training.teaching.asking import Asking, ask
-from vitreous.training.teaching.teacher import Teacher
+from vitreous.training.teaching.teacher import Teacher, ask
 from vitreous.weights.reading import read_safetensors
 
 TABLE, TENSORS, METADATA = "labels.csv", "labels.safetensors", "labels.json"
@@ -82,7 +81,7 @@ def ask_teacher(
     late: asked after each batch whether it is time to stop.
     """
     scores, index = Rows(len(source)), Rows(len(source))
-    for numbers, found in ask(teacher, source, teacher.logits, Asking(workers)):
+    for numbers, found in ask(teacher, source, teacher.logits, workers):
         index.add(numbers)
         scores.add(found)
         if late():

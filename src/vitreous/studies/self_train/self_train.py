@@ -44,13 +44,12 @@ from vitreous.studies.self_train.result import (
     rounds_page,
 )
 from vitreous.studies.self_train.student import SelfTrainContext, train_student
-from vitreous.training.context import Runtime
 from vitreous.training.deadline import Deadline
 from vitreous.training.folder import REPORT, RESULT, DataIdentity, read_config
 from vitreous.training.labelled import Labelled
 from vitreous.training.request import FitRequest
 from vitreous.training.result import FitResult, read_result
-from vitreous.training.start import choose_training, split_for
+from vitreous.training.start import Runtime, choose_training, split_for
 from vitreous.training.teaching.teacher import open_teacher, teacher_of
 from vitreous.training.train import train
 from vitreous.weights.bundle import load_bundle, save_bundle

@@ -14,13 +14,13 @@ from vitreous.data.source import Data, Shares, Source
 from vitreous.errors import UserError
 from vitreous.studies.self_train.labelling import Labelling, label_images, read_labels, write_labels
 from vitreous.studies.self_train.request import SelfTrainRequest
-from vitreous.training.context import Runtime, TrainingContext
 from vitreous.training.deadline import Deadline
 from vitreous.training.labelled import Labelled
 from vitreous.training.request import FitRequest
 from vitreous.training.result import FitResult
+from vitreous.training.start import Runtime
 from vitreous.training.teaching.teacher import open_teacher
-from vitreous.training.train import train
+from vitreous.training.train import TrainingContext, train
 
 MIN_LABELLED = 1 / 15
 """The least fraction of images that a person labelled: with fewer they come several times. The paper's batches have 14

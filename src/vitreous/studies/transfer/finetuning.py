@@ -28,15 +28,13 @@ from vitreous.studies.folder import finished
 from vitreous.studies.timing import seconds_per_image
 from vitreous.studies.transfer.request import TransferRequest
 from vitreous.studies.transfer.tasks import SEED, OpenTask
-from vitreous.training.context import Runtime
 from vitreous.training.folder import open_run, read_config, source_digest, training_to_json
-from vitreous.training.labelled import Labelled
+from vitreous.training.labelled import Labelled, StartFeatures
 from vitreous.training.loop import DivergedError
-from vitreous.training.measure import StartFeatures
 from vitreous.training.recipes.supervised import published_side
 from vitreous.training.request import FitRequest
 from vitreous.training.result import FitResult
-from vitreous.training.start import HOUR
+from vitreous.training.start import HOUR, Runtime
 from vitreous.training.train import train
 from vitreous.weights.bundle import Bundle
 

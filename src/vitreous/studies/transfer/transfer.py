@@ -27,9 +27,9 @@ from vitreous.studies.transfer.finetuning import FINE_TUNED, TransferContext, me
 from vitreous.studies.transfer.frozen import FROZEN, measure_frozen
 from vitreous.studies.transfer.request import TransferRequest
 from vitreous.studies.transfer.tasks import OpenTask, name_tasks, open_task
-from vitreous.training.context import Runtime
 from vitreous.training.deadline import MARGIN, Deadline, format_budget
 from vitreous.training.folder import CONFIG, DataIdentity, run_name, run_place
+from vitreous.training.start import Runtime
 from vitreous.weights.adapt import adapt
 from vitreous.weights.bundle import Bundle, weights_digest
 

@@ -1,20 +1,39 @@
-"""A teacher: a trained model that a student learns from, opened and matched to the data's classes."""
+"""A teacher: a trained model that a student learns from, opened, matched to the data's classes, and asked.
+
+It is asked in every step, or once about each image, and what it said is kept with cached features.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from vitreous.callbacks import Callbacks
 from vitreous.config.data import Preprocess
+from vitreous.config.objective import Distill
+from vitreous.config.train import Training
+from vitreous.data.loader import Loader
+from vitreous.data.source import Source
 from vitreous.errors import UserError
-from vitreous.model.network import Network
+from vitreous.evaluation.features import FeatureCache, StoredFeatures, logits_key
+from vitreous.memory import check_memory
+from vitreous.model.family import inference_batch
+from vitreous.model.network import Network, check_numbers
+from vitreous.objectives.answers import Answers, ImageAnswers, ViewAnswers
+from vitreous.training.deadline import Deadline, format_budget
 from vitreous.training.folder import RunConfig
+from vitreous.training.image_plan import TIMING_SECONDS
 from vitreous.weights.bundle import Bundle, bundle_digest
 from vitreous.weights.source import open_weights
+
+MAX_TEACHER_FRACTION = 0.5
+"""The fraction of a budget that may be gone when a teacher has looked at all images; the student needs the rest."""
 
 
 @dataclass(frozen=True)
@@ -109,3 +128,80 @@ def match_classes(labels: Sequence[str], classes: Sequence[str], place: object =
             "give each a name of its own: vitreous import TEACHER --labels FILE."
         )
     return torch.tensor([columns[name][0] for name in classes], dtype=torch.long)
+
+
+def ask(
+    teacher: Teacher,
+    source: Source,
+    predict: Callable[[Tensor], Tensor],
+    workers: int,
+    deadline: Deadline | None = None,
+    callbacks: Callbacks | None = None,
+    *,
+    preprocess: Preprocess | None = None,
+    unreadable_limit: float | None = 1.0,
+    advice: str = "or a smaller teacher",
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """(B,) int64 numbers of images and (B, ...) what `predict` says of them, batch by batch, on the processor.
+
+    Images that cannot be read are left out. predict: of (B, C, H, W) on the teacher's device, normalised by
+    `preprocess`, which is the teacher's own if None is given. Where after it less than half of the time would be left
+    for the student, it is refused; advice: ends the sentence "give 10m or more, ...".
+    """
+    began, done = 0.0 if deadline is None else deadline.now(), 0
+    loader = Loader(
+        source,
+        preprocess or teacher.preprocess,
+        batch_size=inference_batch(teacher.network.config),
+        workers=workers,
+        cache_bytes=0,
+        unreadable_limit=unreadable_limit,
+    )
+    with closing(loader):
+        for batch in loader.batches():
+            predictions = predict(batch.images.to(teacher.device)).float().cpu()
+            check_numbers(predictions, "scores", Path(teacher.place))
+            yield batch.index, predictions
+            done += len(batch.index)
+            if callbacks is not None:
+                callbacks.progress("the teacher looks at the training images", done, len(source))
+            if deadline is None or (taken := deadline.now() - began) < TIMING_SECONDS:
+                continue
+            left = taken / done * (len(source) - done)
+            if left and (end := deadline.now() + left) > MAX_TEACHER_FRACTION * deadline.seconds:
+                raise UserError(
+                    f"budget {deadline.text}: the teacher {teacher.place} needs about {left:.0f} s more to look at all "
+                    "images once, which leaves too little time to learn from it; give "
+                    f"{format_budget(end / MAX_TEACHER_FRACTION)} or more, {advice}."
+                )
+
+
+def teacher_predictions(
+    teacher: Teacher | MissingTeacher,
+    training: Training,
+    source: Source,
+    workers: int,
+    deadline: Deadline | None,
+    callbacks: Callbacks,
+) -> Answers:
+    """The teacher itself, or the logits (n, K) that it gave of each image as evaluation sees it: zeros of unreadable
+    ones."""
+    assert isinstance(training.objective, Distill)
+    if training.objective.answers == "view":
+        here = present(teacher, "it is asked in every step")
+        return ViewAnswers(here.logits, here.preprocess, training.preprocess)
+    cache = FeatureCache()
+    key = logits_key(teacher.digest, source, partial(callbacks.progress, "reading the training images"))
+    if (stored := cache.get(key)) is None:
+        here = present(teacher, "its answers are not kept any more")
+        count, classes = len(source), len(here.columns)
+        check_memory(4 * count * classes, f"a teacher's answers for {count:,} images", "set objective.answers=view")
+        logits = torch.zeros(count, classes)
+        advice = "a smaller teacher, or set objective.answers=view"
+        for index, found in ask(here, source, here.logits, workers, deadline, callbacks, advice=advice):
+            logits[index] = found
+        stored = StoredFeatures(logits, torch.arange(count))
+        cache.put(key, stored)
+    for remark in cache.remarks:
+        callbacks.message(remark)
+    return ImageAnswers(stored.features.to(teacher.device))

@@ -15,21 +15,46 @@ from vitreous.callbacks import Callbacks
 from vitreous.config.data import Preprocess
 from vitreous.config.fields import from_fields
 from vitreous.config.model import ViTConfig
-from vitreous.config.objective import TokenLabel
+from vitreous.config.objective import Distill, TokenLabel
 from vitreous.config.train import Training
+from vitreous.data.loader import Loader
 from vitreous.data.source import Source
 from vitreous.data.subset import balanced_order
 from vitreous.data.token_labels import ScoreMaps, TokenLabels
 from vitreous.errors import UserError
 from vitreous.evaluation.score_maps import Digest, MapStore, StoredMaps, image_digest, image_digests, region_logits
 from vitreous.inputs import read_json
+from vitreous.objectives.answers import Answers
 from vitreous.storage.files import write_file
 from vitreous.training.deadline import Deadline
-from vitreous.training.teaching.asking import Asking, ask
-from vitreous.training.teaching.teacher import MissingTeacher, Teacher, present
+from vitreous.training.teaching.teacher import MissingTeacher, Teacher, ask, present, teacher_predictions
 
 EXAMPLES = "token-labels.json"
 SHOWN = 8  # training images whose token labels a page shows
+
+
+def ask_teacher(
+    teacher: Teacher | MissingTeacher,
+    training: Training,
+    loader: Loader,
+    workers: int,
+    deadline: Deadline | None,
+    callbacks: Callbacks,
+) -> Answers | None:
+    """What the teacher predicts in every step or of every image; or None: its token labels are given to the loader."""
+    objective, images, world = training.objective, loader.source, loader.world
+    if not isinstance(objective, Distill | TokenLabel):
+        return None
+    callbacks.message(f"Learning from {teacher.place} too: {objective.way}.")
+    how = (workers, deadline, callbacks)
+    if isinstance(objective, Distill):
+        return teacher_predictions(teacher, training, images, *how)
+    if world.size > 1:  # each makes its slice, all take about as long, and what is made is kept for all
+        own = images.subset(range(len(images))[world.rank_slice(len(images))])
+        label_tokens(teacher, training, own, *how)
+        world.any_rank(False)  # until all have come so far
+    loader.token_labels = label_tokens(teacher, training, images, *how)
+    return None
 
 
 def label_tokens(
@@ -52,8 +77,8 @@ def label_tokens(
         made = len(set(digests) - {None}) - len(new)
         more = f" ({made:,} more are known already)" if made else ""
         callbacks.message(f"Token labels: {teacher.place} looks at {len(new):,} training images once{more}.")
-        how = Asking(workers, deadline, callbacks, "or a smaller teacher; what it has said so far is kept")
-        known |= store.write(_scored(here, source.subset(list(new.values())), list(new), how))
+        found = _score_places(here, source.subset(list(new.values())), list(new), workers, deadline, callbacks)
+        known |= store.write(found)
         # of those that it could not look at, what can still be read is no image, now and ever after
         tried = {digest: index for digest, index in new.items() if digest not in known}
         known |= store.write_unreadable([key for key, index in tried.items() if image_digest(source, index) == key])
@@ -68,16 +93,32 @@ def whole_view(preprocess: Preprocess) -> Preprocess:
     return replace(preprocess, resize="stretch", crop=1.0)
 
 
-def _scored(
-    teacher: Teacher, source: Source, digests: Sequence[Digest], how: Asking
+def _score_places(
+    teacher: Teacher,
+    source: Source,
+    digests: Sequence[Digest],
+    workers: int,
+    deadline: Deadline | None,
+    callbacks: Callbacks,
 ) -> Iterator[tuple[list[Digest], Tensor]]:
     """Digests and scores (B, h, w, K) of all images that can be read, batch by batch."""
 
     def predict(images: Tensor) -> Tensor:
         return region_logits(teacher.network, images)[..., teacher.columns]
 
-    view = whole_view(teacher.preprocess)
-    for index, scores in ask(teacher, source, predict, how, preprocess=view, unreadable_limit=None):
+    view, advice = whole_view(teacher.preprocess), "or a smaller teacher; what it has said so far is kept"
+    found = ask(
+        teacher,
+        source,
+        predict,
+        workers,
+        deadline,
+        callbacks,
+        preprocess=view,
+        unreadable_limit=None,
+        advice=advice,
+    )
+    for index, scores in found:
         yield [digests[number] for number in index.tolist()], scores
 
 
