@@ -128,7 +128,7 @@ def trained(folder, world):
     meter._cpu -= 3600 * (1 + world.rank)
     loader = Loader(source, shape, Augment(), batch_size=4, world=world)
     objective = Classification(model, training.objective)
-    loop = Loop(objective, loader, training, StepSchedule(1), folder, evaluate=None, meter=meter, world=world)
+    loop = Loop(objective, loader, training, StepSchedule(1), folder, evaluate=None, meter=meter)
     found = {"average": loop.ema.model.state_dict(), "start": dict(loop.start)}
     found = {name: {key: tensor.clone() for key, tensor in kept.items()} for name, kept in found.items()}
     loop.run()
@@ -146,7 +146,7 @@ def diverged(folder, world):
     source = ArraySource("made", torch.zeros(4, 3, 16, 16, dtype=torch.uint8), np.arange(4) % 3, ("a", "b", "c"))
     objective = Classification(model, training.objective)
     loader = Loader(source, shape, Augment(), batch_size=4, world=world)
-    loop = Loop(objective, loader, training, StepSchedule(3), folder, evaluate=None, world=world)
+    loop = Loop(objective, loader, training, StepSchedule(3), folder, evaluate=None)
     forward = objective.forward
 
     def spoiled(batch, progress):

@@ -235,7 +235,7 @@ def test_another_process_that_was_quicker_is_noticed(place, tmp_path, monkeypatc
         shutil.copytree(tmp_path / "whole", folder, dirs_exist_ok=True)
         return hold(folder, say)
 
-    monkeypatch.setattr("vitreous.training.train.hold_folder", late)
+    monkeypatch.setattr("vitreous.training.folder.hold_folder", late)
     with pytest.raises(UserError, match=str(run)):
         quick(place / "images", weights, run)
     assert quick(place / "images", weights, run).validation == whole.validation

@@ -78,8 +78,7 @@ def make_loop(
         schedule or StepSchedule(steps),
         folder,
         evaluate=metrics if evaluate else None,
-        name_of=source.name,
-        check_clock=check_clock or (lambda step: None),
+        check_clock=check_clock,
     )
 
 

@@ -9,7 +9,7 @@ from vitreous.config.objective import Supervised as SupervisedConfig
 from vitreous.config.train import Optimizer
 from vitreous.objectives.mae import MaskedAutoencoder
 from vitreous.objectives.supervised import Classification
-from vitreous.training.step import Muon, decay_now, make_optimizers, orthogonalise, rate_factor, set_decay
+from vitreous.training.step import Muon, decay_now, make_optimizers, orthogonalise, rate_factor, set_rates
 
 
 def supervised(model):
@@ -121,6 +121,6 @@ def test_the_weight_decay_moves_along_half_a_cosine_and_spares_what_is_never_dec
     assert [round(decay_now(c, progress), 9) for progress in (0, 0.5, 1)] == [0.04, 0.22, 0.4]
     assert decay_now(Optimizer(weight_decay=0.3), 0.7) == 0.3
     optimizers = make_optimizers(supervised(ViT("N/4@28")), Optimizer(name="muon", weight_decay=0.04))
-    set_decay(optimizers, 0.1)
+    set_rates(optimizers, 1.0, 0.1)
     found = {group["weight_decay"] for optimizer in optimizers for group in optimizer.param_groups}
     assert found == {0.0, 0.1}

@@ -193,7 +193,7 @@ def test_the_device_counts_in_what_is_set_aside(place, tmp_path, monkeypatch):
 
     monkeypatch.setattr(study, "choose_training", noted)
     nowhere = Runtime(0, World(device=torch.device("meta")))
-    monkeypatch.setattr("vitreous.training.context.local_runtime", lambda *more, **others: nowhere)
+    monkeypatch.setattr("vitreous.training.start.local_runtime", lambda *more, **others: nowhere)
     with pytest.raises(Exception, match="meta"):  # where nothing can be computed
         quick(place, tmp_path / "out")
     assert set(asked) == {"meta"}

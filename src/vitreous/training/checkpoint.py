@@ -54,8 +54,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
     with new_folder(final) as place:
         for name in FILES:
             _save(place / f"{name}.safetensors", getattr(checkpoint, name))
-        save_best(place, checkpoint.best)
-        (place / "state.json").write_text(json.dumps({"step": checkpoint.step, **checkpoint.metadata}, indent=1))
+        save_state(place, checkpoint)
     prune(folder)
     return final
 
@@ -64,10 +63,11 @@ def step_folder(folder: Path, step: int) -> Path:
     return folder / f"step-{step:08d}"
 
 
-def save_best(place: Path, best: dict[str, dict[str, Tensor]]) -> None:
-    """The best weights so far, of all modules in one file."""
-    flat = {f"{module}|{name}": tensor for module, found in best.items() for name, tensor in found.items()}
-    _save(place / "best.safetensors", flat)
+def save_state(place: Path, checkpoint: Checkpoint) -> None:
+    """What a checkpoint has beside the tensors of FILES: the best weights so far in one file, and numbers."""
+    named = ((module, name, tensor) for module, found in checkpoint.best.items() for name, tensor in found.items())
+    _save(place / "best.safetensors", {f"{module}|{name}": tensor for module, name, tensor in named})
+    (place / "state.json").write_text(json.dumps({"step": checkpoint.step, **checkpoint.metadata}, indent=1))
 
 
 def _save(file: Path, tensors: dict[str, Tensor]) -> None:
@@ -75,22 +75,26 @@ def _save(file: Path, tensors: dict[str, Tensor]) -> None:
         save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, file)
 
 
+def _load(file: Path) -> dict[str, Tensor]:
+    return load_file(file) if file.exists() else {}
+
+
 def prune(folder: Path) -> None:
     for old in _folders(folder)[:-MAX_CHECKPOINTS]:
         remove_folder(old)
 
 
-def read_files(path: Path) -> dict[str, dict[str, Tensor]]:
-    """The tensors of a checkpoint that one process wrote."""
-    return {name: _load(path / f"{name}.safetensors") for name in FILES}
+def read_tensors(path: Path) -> dict[str, dict[str, Tensor]]:
+    """The tensors of a checkpoint that has been found whole, however many processes wrote it."""
+    if not (path / SHARDS).is_dir():
+        return {name: _load(path / f"{name}.safetensors") for name in FILES}
+    from vitreous.training.sharded_checkpoint import read_shards
+
+    return read_shards(path)
 
 
-def _load(file: Path) -> dict[str, Tensor]:
-    return load_file(file) if file.exists() else {}
-
-
-def load_newest(folder: Path, read: Read = read_files) -> tuple[Checkpoint | None, list[str]]:
-    """The newest checkpoint that is whole, if any, and a sentence about each damaged one that was passed over.
+def load_newest(folder: Path, read: Read = read_tensors) -> tuple[Checkpoint | None, list[str]]:
+    """The newest checkpoint that is whole, if any, and a sentence about each damaged one that was skipped.
 
     read: what reads the tensors of one that has been found whole.
     """
@@ -116,20 +120,6 @@ def has_checkpoint(folder: Path) -> bool:
             check_manifest(path)
             return True
     return False
-
-
-def save_start(folder: Path, tensors: dict[str, Tensor]) -> None:
-    """Keep the network's tensors before the first step, once: they do not change."""
-    if _folders(folder):
-        return
-    remove_damaged(folder / START)
-    with new_folder(folder / START) as place:
-        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, place / f"{START}.safetensors")
-
-
-def load_start(folder: Path) -> dict[str, Tensor]:
-    check_manifest(folder / START)
-    return load_file(folder / START / f"{START}.safetensors")
 
 
 def remove_damaged(path: Path) -> None:
@@ -167,7 +157,7 @@ def unpack_optimizers(
 
 
 Found = tuple[Checkpoint | None, list[str], dict[str, Tensor]]
-"""A checkpoint of whole tensors, what was passed over, and the weights before the first step."""
+"""A checkpoint of whole tensors, what was skipped, and the weights before the first step."""
 
 
 class Saver:
@@ -182,9 +172,11 @@ class Saver:
             self._sharded = ShardedSaver(world)
 
     def save(self, point: Checkpoint, start: dict[str, Tensor]) -> None:
-        """Write a checkpoint; before the first, the weights that the result is blended with."""
-        if start and self.world.is_main:
-            save_start(self.folder, start)
+        """Write a checkpoint; before the first, the weights that the result is blended with: they do not change."""
+        if start and self.world.is_main and not _folders(self.folder):
+            remove_damaged(self.folder / START)
+            with new_folder(self.folder / START) as place:
+                _save(place / f"{START}.safetensors", start)
         if self._sharded is not None:
             self._sharded.save(self.folder, point)
         elif self.world.is_main:
@@ -213,8 +205,11 @@ class Saver:
     def _find(self, with_start: bool) -> Found:
         self.folder.mkdir(parents=True, exist_ok=True)
         remove_unfinished(self.folder)
-        point, remarks = load_newest(self.folder, _read)
-        return point, remarks, load_start(self.folder) if point is not None and with_start else {}
+        point, remarks = load_newest(self.folder)
+        if point is None or not with_start:
+            return point, remarks, {}
+        check_manifest(self.folder / START)
+        return point, remarks, load_file(self.folder / START / f"{START}.safetensors")
 
 
 def _mapped(found: Found, function: Callable[[Tensor], Tensor]) -> Found:
@@ -229,11 +224,3 @@ def _mapped(found: Found, function: Callable[[Tensor], Tensor]) -> Found:
         best = {module: each(tensors) for module, tensors in point.best.items()}
         point = Checkpoint(step=point.step, metadata=point.metadata, best=best, **parts)
     return point, remarks, each(start)
-
-
-def _read(path: Path) -> dict[str, dict[str, Tensor]]:
-    if not (path / SHARDS).is_dir():
-        return read_files(path)
-    from vitreous.training.sharded_checkpoint import read_shards
-
-    return read_shards(path)

@@ -25,7 +25,6 @@ from vitreous.config.train import Training
 from vitreous.data.batch import Batch
 from vitreous.data.loader import Loader
 from vitreous.distributed.meter import Cost, Meter
-from vitreous.distributed.world import World
 from vitreous.errors import UserError
 from vitreous.interrupt import Interrupted, uninterrupted
 from vitreous.objectives.objective import Objective, move_average
@@ -38,6 +37,8 @@ from vitreous.training.step import Learner, StepSchedule, parts_done, train_step
 BestTensors = dict[str, dict[str, Tensor]]  # tensors by name, of "model" and of what an objective saves beside it
 
 
+REMEMBERED = ("images", "best_step", "best_metrics", "history", "evaluated", "first_loss")
+"""Numbers of the loop that a checkpoint keeps."""
 Evaluate = Callable[[Objective], dict[str, float]]
 """Metrics on the validation split of an objective with the weights that would be kept."""
 
@@ -72,20 +73,18 @@ class Loop:
         *,
         evaluate: Evaluate | None,
         keep_last: bool = False,
-        name_of: Callable[[int], str] = str,
         meter: Meter | None = None,
         check_clock: Callable[[int], None] | None = None,
-        world: World | None = None,
     ) -> None:
         """Without `evaluate`, or with `keep_last`, the last weights count as the best.
 
-        `name_of` says what a person calls an image. `meter` is told what was spent before an interruption.
-        `check_clock` is called after each step and may replan the schedule.
+        `meter` is told what was spent before an interruption. `check_clock` is called after each step and may replan
+        the schedule.
         """
-        self.meter, self.world = meter or Meter(), world or World()
+        self.meter, self.world = meter or Meter(), loader.world
         self.objective, self.loader, self.training, self.schedule = objective, loader, training, schedule
         self.check_clock, self.keep_last = check_clock, keep_last
-        self.folder, self.evaluate, self.name_of = folder, evaluate, name_of
+        self.folder, self.evaluate = folder, evaluate
         broadcast_parameters(objective, self.world)  # before it is copied
         self.ema = copy.deepcopy(objective).requires_grad_(False) if training.ema else None
         blends = training.wise_ft_alpha < 1 and not training.lora
@@ -94,8 +93,7 @@ class Loop:
         if self.ema is not None:
             self.learner.parallel.shard_same(self.ema)
         self.saver = Saver(folder / "checkpoints", self.world)
-        self.step = 0
-        self.images = 0
+        self.step, self.images = 0, 0
         self.best: BestTensors = {}
         self.best_step, self.best_metrics = -1, dict[str, float]()
         self.evaluated = -1  # the last step after which the validation split was looked at
@@ -124,15 +122,8 @@ class Loop:
         self.saver.finish()
         if not self.best or self.keep_last:  # there was no evaluation yet, or not at this step
             self._remember_best(self._result(), self.best_metrics)
-        return Outcome(
-            self.best,
-            self.best_step,
-            self.best_metrics,
-            self.images,
-            self.step,
-            finished,
-            self.remarks,
-        )
+        state = self.best, self.best_step, self.best_metrics, self.images, self.step
+        return Outcome(*state, finished, self.remarks)
 
     def _take_steps(self, on_step: Callable[[Event], None], stop: Callable[[], bool]) -> bool:
         """Take all steps that are left, and say whether it came to the last."""
@@ -140,7 +131,8 @@ class Loop:
             self._evaluate()
             if self.step == self.steps:  # no step will save what was found
                 self.save()
-        saved, timer = time.monotonic(), _Timer(self.loader.batch_size)
+        saved = last = time.monotonic()
+        speed = 0.0  # images a second, over the last steps
         for epoch, batch in self._batches():
             late = time.monotonic() - saved >= self.training.save_seconds
             # one question to the others a step, with all that there is to ask
@@ -154,7 +146,12 @@ class Loop:
             with uninterrupted():
                 record = self._train_step(batch)
             evaluation = self._evaluate() if self._due() else None
-            on_step(Event(self.step, self.steps, epoch, record, timer.tick(evaluation is None), evaluation))
+            now = time.monotonic()
+            if evaluation is None:
+                latest = self.loader.batch_size / max(1e-9, now - last)
+                speed = 0.9 * speed + 0.1 * latest if speed else latest
+            last = now
+            on_step(Event(self.step, self.steps, epoch, record, speed, evaluation))
             with uninterrupted():
                 if self.step == self.steps or due:
                     self.save()
@@ -202,7 +199,7 @@ class Loop:
         if not self.world.any_rank(not (math.isfinite(loss) and math.isfinite(norm) and loss < limit)):
             return
         index = self.world.gather(batch.index)
-        names = ", ".join(self.name_of(int(i)) for i in index[:4])
+        names = ", ".join(self.loader.source.name(int(i)) for i in index[:4])
         raise DivergedError(
             f"step {self.step + 1}: the loss is {loss:.4g} and the gradient's norm {norm:.4g}, on the images {names}"
             f"{', ...' if len(index) > 4 else ''}; nothing of this step was kept, and the last checkpoint is "
@@ -265,15 +262,8 @@ class Loop:
 
         All processes come to it after the same step.
         """
-        metadata: dict[str, Any] = {
-            "images": self.images,
-            "best_step": self.best_step,
-            "best_metrics": self.best_metrics,
-            "history": self.history,
-            "evaluated": self.evaluated,
-            "first_loss": self.first_loss,
-            "spent": asdict(self.meter.spent(self.world)),
-        }
+        metadata: dict[str, Any] = {name: getattr(self, name) for name in REMEMBERED}
+        metadata["spent"] = asdict(self.meter.spent(self.world))
         ema = {} if self.ema is None else self.ema.state_dict()
         optimizers = pack_optimizers(self.learner.optimizers, self.objective)
         point = Checkpoint(self.step, self.objective.state_dict(), optimizers, ema, self.best, metadata)
@@ -284,10 +274,10 @@ class Loop:
         point, self.remarks, start = self.saver.load(with_start=bool(self.start))
         if point is not None:
             self.step, self.best = point.step, point.best
-            self.images, self.history = point.metadata["images"], point.metadata["history"]
-            self.first_loss, self.meter.before = point.metadata["first_loss"], Cost(**point.metadata["spent"])
-            self.best_step, self.best_metrics = point.metadata["best_step"], point.metadata["best_metrics"]
-            self.evaluated = point.metadata.get("evaluated", point.step)  # as it was before this was noted
+            self.evaluated = point.step  # as it was before this was noted
+            for name in REMEMBERED:
+                setattr(self, name, point.metadata.get(name, getattr(self, name)))
+            self.meter.before = Cost(**point.metadata["spent"])
             load_full_state(self.objective, point.module)
             unpack_optimizers(point.optimizers, self.learner.optimizers, self.objective)
             if self.ema is not None:
@@ -295,12 +285,9 @@ class Loop:
             if self.start:
                 self.start = start
         if self.world.is_main:
-            self._cut_log(resumed=point is not None)
-
-    def _cut_log(self, resumed: bool) -> None:
-        log = self.folder / "metrics.jsonl"
-        lines = log.read_text().splitlines(keepends=True) if log.exists() else []
-        write_file(log, "".join(line for line in lines if resumed and _logged_step(line) <= self.step))
+            log = self.folder / "metrics.jsonl"
+            lines = log.read_text().splitlines(keepends=True) if log.exists() and point is not None else []
+            write_file(log, "".join(line for line in lines if _logged_step(line) <= self.step))
 
 
 def _copied(model: nn.Module) -> dict[str, Tensor]:
@@ -314,18 +301,3 @@ def _logged_step(line: str) -> float:
         return float(json.loads(line)["step"])
     except (ValueError, KeyError):
         return math.inf
-
-
-class _Timer:
-    """Images a second, over the last steps."""
-
-    def __init__(self, batch_size: int) -> None:
-        self.batch_size, self.last, self.average = batch_size, time.monotonic(), 0.0
-
-    def tick(self, counts: bool) -> float:
-        now = time.monotonic()
-        speed = self.batch_size / max(1e-9, now - self.last)
-        self.last = now
-        if counts:
-            self.average = speed if not self.average else 0.9 * self.average + 0.1 * speed
-        return self.average

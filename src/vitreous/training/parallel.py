@@ -44,7 +44,7 @@ class Single:
         return objective
 
     def offload_full_model(self) -> None:
-        """Say that what `whole` gave is not needed until it is asked for again."""
+        """What `full_model` gave is not needed until it is asked for again: its memory may be given back."""
 
 
 class Replicated(Single):
@@ -65,7 +65,6 @@ class Replicated(Single):
         self.call = self.wrapped
 
     def no_sync(self, last: bool) -> AbstractContextManager[None]:
-        """Only the last part of a batch is worth talking about."""
         return nullcontext() if last else self.wrapped.no_sync()
 
 
@@ -84,13 +83,10 @@ class Sharded(Single):
         super().__init__(objective, compiled)
 
     def shard_same(self, twin: Objective) -> None:
-        """Shard it: every block for itself, and the rest as one."""
         from torch.distributed.fsdp import fully_shard
 
-        for module in twin.modules():
-            if isinstance(module, Block):
-                fully_shard(module, mesh=self.mesh)
-        fully_shard(twin, mesh=self.mesh)
+        for module in (*(one for one in twin.modules() if isinstance(one, Block)), twin):
+            fully_shard(module, mesh=self.mesh)
 
     def no_sync(self, last: bool) -> AbstractContextManager[None]:
         """The gradients of earlier parts stay where they are, unreduced."""
@@ -108,7 +104,6 @@ class Sharded(Single):
         return self.plain.to(self.device)
 
     def offload_full_model(self) -> None:
-        """Give back the memory, which the weights were divided to save."""
         nothing = {name: tensor.to("meta") for name, tensor in self.plain.state_dict().items()}
         self.plain.load_state_dict(nothing, assign=True)
 

@@ -1,6 +1,6 @@
 """Checkpoints of sharded trainings: every process writes its part, while the next steps are taken.
 
-The folder is that of every checkpoint (`training.state`) with `shards/` in place of the safetensors files, in the
+The folder is that of every checkpoint (`training.checkpoint`) with `shards/` in place of the safetensors files, in the
 format of `torch.distributed.checkpoint`. Its list of contents is a pickle, the only one in a format of ours. It is read
 by an unpickler that knows the classes of such a list and no others, after the manifest has vouched for every file, and
 from a run folder only: nobody's model comes in this form.
@@ -8,7 +8,6 @@ from a run folder only: nobody's model comes in this form.
 
 from __future__ import annotations
 
-import json
 import pickle
 import warnings
 from pathlib import Path
@@ -29,29 +28,18 @@ from vitreous.errors import UserError
 from vitreous.storage.files import fsync_folder, remove_folder, replace_folder
 from vitreous.storage.manifest import write_manifest
 from vitreous.storage.overwrite import readable_errors
-from vitreous.training.checkpoint import SHARDS, Checkpoint, prune, remove_damaged, save_best, step_folder
+from vitreous.training.checkpoint import FILES, SHARDS, Checkpoint, prune, remove_damaged, save_state, step_folder
 
-PARTS = ("module", "optimizers", "ema")
-
-_PATHS = frozenset({"PosixPath", "WindowsPath"})
 _KNOWN = {
-    "torch.distributed.checkpoint.metadata": frozenset(
-        {
-            "BytesStorageMetadata",
-            "ChunkStorageMetadata",
-            "Metadata",
-            "MetadataIndex",
-            "StorageMeta",
-            "TensorProperties",
-            "TensorStorageMetadata",
-            "_MEM_FORMAT_ENCODING",
-        }
+    "torch.distributed.checkpoint.metadata": (
+        "BytesStorageMetadata ChunkStorageMetadata Metadata MetadataIndex StorageMeta TensorProperties "
+        "TensorStorageMetadata _MEM_FORMAT_ENCODING"
     ),
-    "torch.distributed.checkpoint.filesystem": frozenset({"_StorageInfo"}),
-    "torch.serialization": frozenset({"_get_layout"}),  # looks up torch.strided and its like by name
-    "torch": frozenset({"Size"}),
-    "pathlib": _PATHS,
-    "pathlib._local": _PATHS,  # where Python 3.13 has them
+    "torch.distributed.checkpoint.filesystem": "_StorageInfo",
+    "torch.serialization": "_get_layout",  # looks up torch.strided and its like by name
+    "torch": "Size",
+    "pathlib": "PosixPath WindowsPath",
+    "pathlib._local": "PosixPath WindowsPath",  # where Python 3.13 has them
 }
 """What a list of contents is made of, by module; and the dtypes of torch. Nothing here does anything when called."""
 
@@ -71,8 +59,16 @@ class ShardedSaver:
         self.finish()
         final = step_folder(folder, checkpoint.step)
         temporary = final.with_name(f".{final.name}.new")
-        self.world.on_main(lambda: _prepare(temporary, final, checkpoint))
-        state = {part: getattr(checkpoint, part) for part in PARTS if getattr(checkpoint, part)}
+
+        def prepare() -> None:
+            with readable_errors(final):
+                remove_damaged(final)
+                remove_folder(temporary)
+                (temporary / SHARDS).mkdir(parents=True)
+                save_state(temporary, checkpoint)
+
+        self.world.on_main(prepare)
+        state = {part: getattr(checkpoint, part) for part in FILES if getattr(checkpoint, part)}
         self._complete.clear()
         self._pending = async_save(state, checkpoint_id=temporary / SHARDS, process_group=self.group)
         if self.world.is_main:  # done here means done by all: the list of contents comes last
@@ -111,16 +107,6 @@ class ShardedSaver:
             raise UserError(f"a checkpoint could not be written ({error}); the last one is whole.") from error
 
 
-def _prepare(temporary: Path, final: Path, checkpoint: Checkpoint) -> None:
-    with readable_errors(final):
-        remove_damaged(final)
-        remove_folder(temporary)
-        (temporary / SHARDS).mkdir(parents=True)
-        save_best(temporary, checkpoint.best)
-        state = {"step": checkpoint.step, **checkpoint.metadata}
-        (temporary / "state.json").write_text(json.dumps(state, indent=1))
-
-
 def read_shards(folder: Path) -> dict[str, dict[str, Tensor]]:
     """By part the whole tensors of a checkpoint that has been found whole, put together from what each wrote."""
     reader = _Reader(folder / SHARDS)
@@ -133,7 +119,7 @@ def read_shards(folder: Path) -> dict[str, dict[str, Tensor]]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # that one process reads them all is what is wanted
         load(flat, storage_reader=reader, no_dist=True)
-    found: dict[str, dict[str, Tensor]] = {part: {} for part in PARTS}
+    found: dict[str, dict[str, Tensor]] = {part: {} for part in FILES}
     for name, tensor in flat.items():
         part, _, own = name.partition(".")
         found[part][own] = tensor
@@ -166,7 +152,7 @@ class _Listing(pickle.Unpickler):
     """Gives a pickle the classes that a list of contents needs, and no others."""
 
     def find_class(self, module: str, name: str) -> Any:
-        if name in _KNOWN.get(module, ()):
+        if name in _KNOWN.get(module, "").split():
             return super().find_class(module, name)
         if module == "torch" and isinstance(kind := vars(torch).get(name), torch.dtype):
             return kind

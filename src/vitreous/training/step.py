@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -25,7 +24,7 @@ from vitreous.model.family import count_flops
 from vitreous.model.network import ParameterGroup
 from vitreous.model.precision import precision
 from vitreous.objectives.objective import Objective
-from vitreous.training.parallel import Single, checkpoint_blocks, full_tensor, parallelise, shard_like
+from vitreous.training.parallel import checkpoint_blocks, full_tensor, parallelise, shard_like
 
 
 class StepSchedule:
@@ -136,12 +135,11 @@ def make_optimizers(objective: Objective, c: Optimizer) -> list[torch.optim.Opti
         groups = _groups(matrices, c, layers, c.muon_learning_rate)
         optimizers.append(Muon(groups, lr=c.muon_learning_rate, weight_decay=c.weight_decay))
     if rest:
-        groups = _groups(rest, c, layers, c.learning_rate)
-        rate, decay = c.learning_rate, c.weight_decay
+        groups, decay = _groups(rest, c, layers, c.learning_rate), c.weight_decay
         if c.name == "sgd":
-            optimizers.append(torch.optim.SGD(groups, lr=rate, momentum=c.momentum, weight_decay=decay))
+            optimizers.append(torch.optim.SGD(groups, lr=c.learning_rate, momentum=c.momentum, weight_decay=decay))
         else:
-            optimizers.append(torch.optim.AdamW(groups, lr=rate, weight_decay=decay, fused=True))
+            optimizers.append(torch.optim.AdamW(groups, lr=c.learning_rate, weight_decay=decay, fused=True))
     return optimizers
 
 
@@ -152,17 +150,9 @@ def _groups(
     groups: dict[tuple[int, bool], dict[str, Any]] = {}
     for role, parameter in parameters:
         peak = rate * c.layer_decay ** (layers - role.layer)
-        group = groups.setdefault(
-            (role.layer, role.decayed),
-            {
-                "params": [],
-                "lr": peak,
-                "peak": peak,
-                "weight_decay": c.weight_decay if role.decayed else 0.0,
-                "decayed": role.decayed,
-            },
-        )
-        group["params"].append(parameter)
+        decay = c.weight_decay if role.decayed else 0.0
+        group = {"params": [], "lr": peak, "peak": peak, "weight_decay": decay, "decayed": role.decayed}
+        groups.setdefault((role.layer, role.decayed), group)["params"].append(parameter)
     return list(groups.values())
 
 
@@ -182,12 +172,6 @@ def rate_factor(c: Optimizer, progress: float, after: float) -> float:
     return 0.5 * (1 + math.cos(math.pi * done)) if c.decay == "cosine" else 1 - done
 
 
-def set_rates(optimizers: Iterable[torch.optim.Optimizer], factor: float) -> None:
-    for optimizer in optimizers:
-        for group in optimizer.param_groups:
-            group["lr"] = group["peak"] * factor
-
-
 def decay_now(c: Optimizer, progress: float) -> float:
     """The weight decay when this share of the steps is done: constant, or along half a cosine to its last value."""
     if c.weight_decay_end is None:
@@ -195,29 +179,24 @@ def decay_now(c: Optimizer, progress: float) -> float:
     return c.weight_decay_end + (c.weight_decay - c.weight_decay_end) * (1 + math.cos(math.pi * progress)) / 2
 
 
-def set_decay(optimizers: Iterable[torch.optim.Optimizer], decay: float) -> None:
+def set_rates(optimizers: Iterable[torch.optim.Optimizer], factor: float, decay: float) -> None:
+    """Let every group learn at this fraction of its peak, and be decayed so much if it is decayed at all."""
     for optimizer in optimizers:
         for group in optimizer.param_groups:
+            group["lr"] = group["peak"] * factor
             group["weight_decay"] = decay if group["decayed"] else 0.0
 
 
-@dataclass
 class Learner:
     """An objective with what steps it. Its state and its names are the objective's, however it is called."""
 
-    objective: Objective
-    training: Training
-    world: World
-    parallel: Single = field(init=False)
-    """How it is called: compiled where that is wanted, and in step with other processes."""
-    optimizers: list[torch.optim.Optimizer] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.objective.to(self.world.device)
-        if self.training.activation_checkpointing:
-            checkpoint_blocks(self.objective)
-        self.parallel = parallelise(self.objective, self.world, self.training.compile)
-        self.optimizers = make_optimizers(self.objective, self.training.optimizer)
+    def __init__(self, objective: Objective, training: Training, world: World) -> None:
+        self.objective, self.training, self.world = objective.to(world.device), training, world
+        if training.activation_checkpointing:
+            checkpoint_blocks(objective)
+        # compiled where that is wanted, and in step with other processes
+        self.parallel = parallelise(objective, world, training.compile)
+        self.optimizers = make_optimizers(objective, training.optimizer)
 
 
 Check = Callable[[float, float], None]
@@ -235,8 +214,7 @@ def train_step(
     training = learner.training
     torch.manual_seed(training.seed * 1_000_003 + number + learner.world.rank * 2**40)
     factor = rate_factor(training.optimizer, progress, after)
-    set_rates(learner.optimizers, factor)
-    set_decay(learner.optimizers, decay_now(training.optimizer, progress))
+    set_rates(learner.optimizers, factor, decay_now(training.optimizer, progress))
     learner.objective.train()
     record = _backward(learner, batch.to(learner.world.device), progress)
     parameters = [p for p in learner.objective.parameters() if p.grad is not None]

@@ -170,7 +170,7 @@ def train(
         loader = context.keep_open(training_loader(opened.data.train, opened.training, runtime.workers, world))
         start = method.start(context, opened, loader, saved, resumed)
         config, times = (saved, None) if saved is not None else _plan(context, data, opened, start)
-        outcome, config = _take_steps(context, method, opened, start, config, times)
+        outcome, config = _take_steps(context, method.keep_last, start, config, times)
         # with a budget, the clock may have changed the steps
         training = replace(config.training, epochs=config.schedule.steps / loader.steps_per_epoch)
         network = build_network(training.model, seed=None)
@@ -289,12 +289,7 @@ def _plan(
 
 
 def _take_steps(
-    context: TrainingContext[RequestT],
-    method: Method[RequestT, Result],
-    opened: Opened,
-    start: Start,
-    config: RunConfig,
-    times: StepTimes | None,
+    context: TrainingContext[RequestT], keep_last: bool, start: Start, config: RunConfig, times: StepTimes | None
 ) -> tuple[Outcome, RunConfig]:
     """Train to the end, or until it is stopped; what came of it, and the configuration with its last replanning."""
     schedule = StepSchedule(config.steps, config.replans)
@@ -316,11 +311,9 @@ def _take_steps(
         schedule,
         context.folder,
         evaluate=start.evaluate,
-        keep_last=method.keep_last,
-        name_of=opened.data.train.name,
+        keep_last=keep_last,
         meter=context.meter,
         check_clock=None if replanner is None else replanner.check,
-        world=context.world,
     )
     with ExitStack() as stack:
         step = start.on_step
