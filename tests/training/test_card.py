@@ -132,5 +132,5 @@ def test_the_name_can_be_read(subtests):
 
 def test_what_cannot_be_seen_is_written_out():
     assert visible("a\n\u202eb\udce9") == "a\\n\\u202eb\\udce9"
-    assert visible("می\u200cخواهم 👩\u200d🚀\n", keep="\n") == "می\u200cخواهم 👩\u200d🚀\n"
+    assert visible("می\u200cخواهم 👩\u200d🚀\n", allowed="\n") == "می\u200cخواهم 👩\u200d🚀\n"
     assert len(code("x" * 5000)) < 300
