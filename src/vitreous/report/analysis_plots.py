@@ -34,11 +34,6 @@ class Line(NamedTuple):
     """For each x the ends of an interval."""
 
 
-def joined_names(names: Sequence[str]) -> str:
-    """The models of a page, in words."""
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
 def colour_key(names: Sequence[str]) -> Html:
     """Which colour is whose."""
     parts = []

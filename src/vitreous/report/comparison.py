@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from vitreous.report.analysis_plots import Line, colour_key, joined_names, lines, side_by_side
+from vitreous.report.analysis_plots import Line, colour_key, lines, side_by_side
 from vitreous.report.bias import bias_section
 from vitreous.report.compared import Comparison, ComparisonRow, share_text
 from vitreous.report.html import Html, document, facts, table, tag
-from vitreous.report.numbers import duration, operations, parameters
+from vitreous.report.numbers import duration, joined, operations, parameters
 from vitreous.report.plots import shortened
 
 UNFINISHED = ": it was stopped, and these are the cells that it has so far; repeat the command to go on."
@@ -20,7 +20,7 @@ XValue = Callable[[ComparisonRow], float | None]
 
 def comparison_page(comparison: Comparison) -> str:
     """The whole page as text."""
-    names = joined_names([model.name for model in comparison.models])
+    names = joined([model.name for model in comparison.models])
     lede = tag("p", _lede(comparison), class_="lede")
     unfinished = () if comparison.finished else (tag("p", tag("strong", "Unfinished"), UNFINISHED),)
     body = [

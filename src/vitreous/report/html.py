@@ -13,7 +13,6 @@ from pathlib import PurePath
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from jinja2.environment import TemplateModule
 from markupsafe import Markup, escape
 from PIL import Image
 
@@ -32,8 +31,8 @@ def render(template: str, **content: Any) -> str:
     return _environment().get_template(template).render(content)
 
 
-def macros(template: str) -> TemplateModule:
-    """A template's macros, as functions that return HTML."""
+def macros(template: str) -> Any:
+    """A template's macros, as methods that return HTML."""
     return _environment().get_template(template).module
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -32,6 +34,11 @@ def count(value: int) -> str:
 def general(value: float, digits: int = 6) -> str:
     """So many significant digits at most, without trailing zeros: 0.0002, 2.5e-05."""
     return f"{value:.{digits}g}"
+
+
+def joined(names: Sequence[str]) -> str:
+    """ "a, b and c"."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def parameters(count: int) -> str:
