@@ -40,7 +40,8 @@ from contenders import CALIBRATED, Exports, take_turns
 from measure import Sections, best_seconds, compare_in_turns, gemm_gflops, instructions, measure_sections
 from vitreous.callbacks import Callbacks
 from vitreous.config.data import Preprocess
-from vitreous.data.source import Data, open_data
+from vitreous.data.opening import open_data
+from vitreous.data.source import Data
 from vitreous.inference.conversion import convert_model, correct_predictions, quantize_model
 from vitreous.inference.engine import Engine, GraphEngine, TorchEngine
 from vitreous.inference.engine_folder import read_metadata

@@ -26,7 +26,7 @@ from measure import write_result
 from vitreous.config.train import Training
 from vitreous.data.batch import Batch
 from vitreous.data.loader import Loader
-from vitreous.data.source import open_data
+from vitreous.data.opening import open_data
 from vitreous.distributed.world import World
 from vitreous.objectives.build import build_objective
 from vitreous.objectives.setting import Setting

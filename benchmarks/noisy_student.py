@@ -37,8 +37,9 @@ import numpy as np
 
 from measure import RESULTS, write_result
 from vitreous.callbacks import Callbacks
-from vitreous.data.copies import without_copies
-from vitreous.data.source import Labels, Source, open_data
+from vitreous.data.duplicates import without_duplicates
+from vitreous.data.opening import open_data
+from vitreous.data.source import Labels, Source
 from vitreous.evaluation.intervals import Accuracies, difference
 from vitreous.model.family import named_config
 from vitreous.verbs.evaluate import evaluate
@@ -136,7 +137,7 @@ def divide(cifar: Path, setting: Setting, runs: Path, seed: int) -> Parts:
         first[own[: max(2, round(setting.share * len(own)))]] = True
     folder = runs / setting.data_name
     folder.mkdir(parents=True, exist_ok=True)
-    others = without_copies(train.subset(order[~first]), [test])
+    others = without_duplicates(train.subset(order[~first]), [test])
     parts = Parts(
         folder / f"labelled-{seed}.npz", folder / f"unlabelled-{seed}.npz", folder / "test.npz", others.labels
     )

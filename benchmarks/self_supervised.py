@@ -37,7 +37,8 @@ from vitreous.config.model import ViTConfig
 from vitreous.config.objective import Mae
 from vitreous.config.presets import SIZES
 from vitreous.data.batch import Batch
-from vitreous.data.source import Source, open_data
+from vitreous.data.opening import open_data
+from vitreous.data.source import Source
 from vitreous.evaluation.probe import fit_linear, vote_neighbours
 from vitreous.explain.analysis.numbers import Numbers
 from vitreous.model.family import build_network

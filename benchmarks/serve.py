@@ -46,7 +46,7 @@ from measure import Sections, measure_sections
 from serving import Server, Summary, apply_load, finish_load, group, running, start_load, summarise
 from vitreous.config.data import Preprocess
 from vitreous.config.server import ServerSettings
-from vitreous.data.pipeline import ViewPipeline
+from vitreous.data.view import ViewPipeline
 from vitreous.inference.engine import Engine, InferenceModel
 from vitreous.inference.opening import open_engine
 from vitreous.inference.speed import noise

@@ -29,8 +29,9 @@ from measure import RESULTS, write_result
 from vitreous import pack_data
 from vitreous.config.data import Augment, Preprocess
 from vitreous.data.loader import Loader
+from vitreous.data.opening import open_data
 from vitreous.data.shards.tar import BLOCK, END, padded, written_member
-from vitreous.data.source import Source, open_data
+from vitreous.data.source import Source
 from vitreous.storage.files import fsync_folder
 
 ROUNDS, BATCHES = 8, 12

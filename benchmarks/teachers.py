@@ -22,7 +22,8 @@ import numpy as np
 
 from measure import write_result
 from vitreous.callbacks import Callbacks
-from vitreous.data.source import Source, open_data
+from vitreous.data.opening import open_data
+from vitreous.data.source import Source
 from vitreous.training.result import FitResult
 from vitreous.verbs.fit import fit
 

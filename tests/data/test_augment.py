@@ -8,8 +8,11 @@ from PIL import Image, ImageEnhance, ImageOps
 from support.images import noise, smooth
 from vitreous.config.data import Augment, Preprocess, View
 from vitreous.data.augment import (
+    _POLICY_CHANGES,
+    apply_policy,
     cut_views,
     eval_view,
+    jitter,
     mean_colour,
     normalise,
     random_box,
@@ -17,8 +20,7 @@ from vitreous.data.augment import (
     shrink,
     train_view,
 )
-from vitreous.data.chance import generator
-from vitreous.data.policy import _KINDS, apply_policy, jitter
+from vitreous.data.rng import generator
 
 GREY = Preprocess(size=(32, 32), mean=(0.3,), std=(0.2,))
 
@@ -196,13 +198,13 @@ def test_policies_change_images_in_many_ways_and_keep_their_form(subtests):
 
 def test_changes_of_strength_zero_are_none():
     image, fill = smooth(32, 32), (1, 2, 3)
-    for kind in (kind for kind in _KINDS if kind.usual):
-        assert np.abs(np.asarray(kind.change(image, 0.0, fill)).astype(int) - np.asarray(image)).max() == 0
-    moved = _KINDS[6].change(image, 0.5, fill)  # half the width to the left, and the rest filled
+    for change in (change for change, usual, _, _ in _POLICY_CHANGES if usual):
+        assert np.abs(np.asarray(change(image, 0.0, fill)).astype(int) - np.asarray(image)).max() == 0
+    moved = _POLICY_CHANGES[6][0](image, 0.5, fill)  # half the width to the left, and the rest filled
     np.testing.assert_array_equal(np.asarray(moved)[:, :15], np.asarray(image)[:, 16:31])
     assert np.asarray(moved)[5, 20].tolist() == [1, 2, 3]
-    assert _KINDS[9].change(image, 1.0, fill) == ImageOps.invert(image)
-    assert _KINDS[8].change(image, 4.0, fill) == ImageOps.posterize(image, 4)
+    assert _POLICY_CHANGES[9][0](image, 1.0, fill) == ImageOps.invert(image)
+    assert _POLICY_CHANGES[8][0](image, 4.0, fill) == ImageOps.posterize(image, 4)
     none = Augment(policy="randaugment", layers=0)
     assert apply_policy(image, Preprocess(), none, generator(0, 0, 0)) == image
 

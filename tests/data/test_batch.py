@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 import torch
 
 from vitreous.data.batch import Batch, ViewBatch
-from vitreous.data.chance import sample_keys
+from vitreous.data.rng import sample_keys
 
 
 def numbered(*shape, start=0.0, dtype=torch.float32):
@@ -28,7 +28,7 @@ def batch(count=10, kind=Batch, **more):
         numbered(count, start=200, dtype=torch.int64),
         numbered(count, start=300, dtype=torch.int64),
         partner=numbered(count, start=500, dtype=torch.int64),
-        share=numbered(count, start=600.5),
+        lam=numbered(count, start=600.5),
         token_targets=numbered(count, 4, 3, start=3e4),
         **more,
     )
@@ -57,7 +57,7 @@ def test_parts_are_nearly_equal_and_together_the_whole(subtests):
             assert set(expected) == {
                 "views.global.images", "views.global.box", "views.global.flipped",
                 "views.local.images", "views.local.box", "views.local.flipped", "targets", "index", "keys",
-                "partner", "share", "token_targets",
+                "partner", "lam", "token_targets",
             }  # fmt: skip
             for name, tensor in expected.items():
                 assert torch.cat([tensors(part)[name] for part in found]).equal(tensor), name

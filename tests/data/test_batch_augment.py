@@ -8,7 +8,7 @@ from support.images import noise, smooth
 from vitreous.config.data import Augment, Preprocess, View
 from vitreous.data.augment import eval_view, train_view
 from vitreous.data.batch_augment import TRIES, cut_batch, eval_batch, random_boxes, to_channels, train_batch
-from vitreous.data.chance import generator, uniforms
+from vitreous.data.rng import generator, uniforms
 
 SIZE = Preprocess(size=(16, 16))
 

@@ -9,11 +9,20 @@ from PIL import Image
 from scipy import ndimage
 
 from vitreous.config.data import Preprocess
-from vitreous.data.corrupt import CORRUPTIONS, STRENGTHS, Corrupting, corrupt, stream
-from vitreous.data.corruption.blur import DISK, MOTION, disk, swap_nearby
-from vitreous.data.corruption.digital import affine_back, elastic
-from vitreous.data.corruption.filters import gaussian_blur, look_up, motion_blur, plasma
-from vitreous.data.corruption.frost import frost_texture
+from vitreous.data.corrupt import (
+    CORRUPTIONS,
+    DISK,
+    MOTION,
+    STRENGTHS,
+    Corrupting,
+    affine_back,
+    corrupt,
+    disk,
+    elastic,
+    stream,
+    swap_nearby,
+)
+from vitreous.data.corrupt_filters import frost_texture, gaussian_blur, motion_blur, plasma, sample_bilinear
 from vitreous.data.folder import FolderSource, Names
 from vitreous.data.view import make_view
 
@@ -289,8 +298,8 @@ def test_an_affine_map_takes_moved_points_back():
 def test_look_up_on_the_grid_is_the_image():
     pixels = floats(make_image())
     rows, columns = np.indices((SIDE, SIDE), dtype=np.float32)
-    assert np.array_equal(look_up(pixels, rows, columns), pixels)
-    assert look_up(pixels, -rows, columns + 0) == pytest.approx(pixels)  # mirrored
+    assert np.array_equal(sample_bilinear(pixels, rows, columns), pixels)
+    assert sample_bilinear(pixels, -rows, columns + 0) == pytest.approx(pixels)  # mirrored
 
 
 def test_pixelate_makes_blocks_of_their_mean():

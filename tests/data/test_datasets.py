@@ -23,14 +23,13 @@ from support.miniatures import (
     svhn,
 )
 from vitreous.data.datasets.arrays import read_norb
-from vitreous.data.datasets.dmlab import prepare_dmlab
-from vitreous.data.datasets.entry import Dataset, File
-from vitreous.data.datasets.order import hash_order
-from vitreous.data.datasets.place import CARD, Card, find_dataset, open_named
+from vitreous.data.datasets.dataset import Dataset, File
+from vitreous.data.datasets.store import CARD, Card, find_dataset, open_named
 from vitreous.data.datasets.table import DATASETS
-from vitreous.data.datasets.vtab import vtab_1k
+from vitreous.data.datasets.tfrecord import prepare_dmlab
+from vitreous.data.datasets.vtab import hash_order, vtab_1k
 from vitreous.data.folder import FolderSource, open_folder
-from vitreous.data.source import open_data
+from vitreous.data.opening import open_data
 from vitreous.errors import UserError
 
 ALL = list(DATASETS.values())

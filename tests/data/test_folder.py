@@ -10,7 +10,8 @@ import pytest
 
 from support.images import make_tree, smooth
 from vitreous.data.folder import FolderSource, Names
-from vitreous.data.source import NoClassesError, open_data
+from vitreous.data.opening import open_data
+from vitreous.data.source import NoClassesError
 from vitreous.errors import UserError
 
 

@@ -18,7 +18,7 @@ from support.hostile_data import DATA, IMAGE_FILES, IMAGES, LABELS, arrays, idx,
 from support.zygote import memory
 from vitreous import UserError
 from vitreous.config.data import Preprocess
-from vitreous.data.source import open_data
+from vitreous.data.opening import open_data
 from vitreous.data.view import make_view
 
 

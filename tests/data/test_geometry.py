@@ -8,11 +8,11 @@ import torch
 from PIL import Image
 
 from vitreous.config.data import Augment, Preprocess, View
-from vitreous.data.augment import seen_box, seen_shares
+from vitreous.data.augment import seen_box, seen_fractions
+from vitreous.data.collate import BatchMaker, ImageMaker
 from vitreous.data.loader import Loader
-from vitreous.data.making import BatchMaker, ImageMaker
+from vitreous.data.opening import open_data
 from vitreous.data.packed import ArraySource
-from vitreous.data.source import open_data
 
 HEIGHT, WIDTH, COUNT = 44, 60, 16
 STEP = 4.0
@@ -83,7 +83,7 @@ def test_box_and_flip_of_a_training_view_say_where_its_pixels_are_from(source, s
                 assert isinstance(loader._maker, BatchMaker if isinstance(source, ArraySource) else ImageMaker)
                 # A single image is first shrunk to a short side of 1.15 times the input's: its proportions are rounded.
                 height, width = (HEIGHT, WIDTH) if isinstance(source, ArraySource) else (42, 57)
-                seen = None if way == "crop" else seen_shares(height, width, SIZE)
+                seen = None if way == "crop" else seen_fractions(height, width, SIZE)
                 boxes, flips = [], []
                 for epoch in (0, 1):  # single images come from the cache in the second
                     batch = next(loader.batches(epoch))

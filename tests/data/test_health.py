@@ -6,8 +6,9 @@ from PIL import Image
 
 from support.images import make_tree, smooth
 from vitreous.data.builtin import builtin_data
-from vitreous.data.health import HASH_DISTANCE, PIXEL_DISTANCE, difference_hash, inspect_data, near_pairs
-from vitreous.data.source import open_data
+from vitreous.data.duplicates import HASH_DISTANCE, PIXEL_DISTANCE, difference_hash, near_pairs
+from vitreous.data.health import inspect_data
+from vitreous.data.opening import open_data
 
 
 def test_a_folder_with_every_ill(tmp_path: Path):

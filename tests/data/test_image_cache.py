@@ -4,7 +4,7 @@ import pickle
 import numpy as np
 
 from support.images import noise
-from vitreous.data.image_cache import MAX_CACHE_BYTES, ImageCache, default_cache_bytes
+from vitreous.data.collate import MAX_CACHE_BYTES, ImageCache, default_cache_bytes
 from vitreous.memory import available_memory
 
 WHOLE, MIDDLE = (0.0, 0.0, 1.0, 1.0), (0.1, 0.25, 1 / 3, 0.5)

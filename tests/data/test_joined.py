@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from vitreous.config.data import Augment, Preprocess
-from vitreous.data.chance import MIX, generator
-from vitreous.data.joined import JoinedArrays, JoinedSource, join_sources
 from vitreous.data.loader import Loader
 from vitreous.data.packed import ArraySource
+from vitreous.data.rng import MIX, generator
+from vitreous.data.source import JoinedSource
 
 SEEN = Preprocess(size=(8, 8))
 
@@ -23,7 +23,7 @@ def joined():
     """5 and 7 images, of the second the last one twice, with soft targets of three classes."""
     first, second = arrays(5, 1), arrays(7, 2).subset([0, 1, 2, 3, 4, 5, 6, 6])
     soft = np.random.default_rng(3).dirichlet([1, 1, 1], 13).astype(np.float32)
-    return join_sources([first, second], soft.argmax(axis=1), ("a", "b", "c"), soft)
+    return JoinedSource([first, second], soft.argmax(axis=1), ("a", "b", "c"), soft)
 
 
 def test_a_image_is_its_own_sources(joined):
@@ -42,8 +42,8 @@ def test_each_source_hears_which_of_its_own_are_read_next(joined, monkeypatch):
     """In the order of all, and the second does not make the first forget."""
     heard = []
 
-    def hear(source, indices, besides=False):
-        heard.append((joined.parts.index(source), indices.tolist(), besides))
+    def hear(source, indices, keep_pending=False):
+        heard.append((joined.parts.index(source), indices.tolist(), keep_pending))
 
     monkeypatch.setattr(ArraySource, "expect", hear)
     joined.subset([12, 0, 5, 7, 1]).expect(np.arange(5))
@@ -51,11 +51,11 @@ def test_each_source_hears_which_of_its_own_are_read_next(joined, monkeypatch):
 
 
 def test_small_images_in_memory_are_still_gathered_at_once(joined):
-    assert isinstance(joined, JoinedArrays)
+    assert joined.shape == (3, 8, 8)
     wanted = np.array([12, 0, 7, 4])
     for image, index in zip(joined.gather(wanted), wanted, strict=True):
         assert image.numpy().tobytes() == joined.content(int(index))
-    assert type(join_sources([arrays(2, 1), arrays(2, 2, side=9)], np.zeros(4, int), ("a",))) is JoinedSource
+    assert JoinedSource([arrays(2, 1), arrays(2, 2, side=9)], np.zeros(4, int), ("a",)).shape is None
 
 
 def test_the_loader_gives_soft_targets_in_training_and_labels_otherwise(joined, subtests):
@@ -104,7 +104,7 @@ def test_cutmix_blends_soft_targets_by_the_area_that_is_left(joined):
 
 
 def test_labels_alone_stay_as_they_were():
-    source = join_sources([arrays(4, 1), arrays(4, 2)], np.arange(8) % 2, ("a", "b"))
+    source = JoinedSource([arrays(4, 1), arrays(4, 2)], np.arange(8) % 2, ("a", "b"))
     batch = next(iter(Loader(source, SEEN, Augment(crop_scale=None), batch_size=8).batches(0)))
     assert batch.targets.dtype == torch.int64
     assert np.array_equal(batch.targets.numpy(), source.labels[batch.index.numpy()])

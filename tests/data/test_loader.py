@@ -11,11 +11,11 @@ from vitreous.config.data import Augment, Preprocess, View
 from vitreous.data.augment import eval_view, normalise, shrink, train_view
 from vitreous.data.batch import Batch
 from vitreous.data.builtin import builtin_data
-from vitreous.data.chance import generator, sample_keys
-from vitreous.data.joined import join_sources
-from vitreous.data.loader import FEW, Loader, choose_workers
+from vitreous.data.loader import MIN_IMAGES_FOR_WORKERS, Loader, choose_workers
+from vitreous.data.opening import open_data
 from vitreous.data.packed import ArraySource
-from vitreous.data.source import Source, open_data
+from vitreous.data.rng import generator, sample_keys
+from vitreous.data.source import JoinedSource, Source
 from vitreous.errors import UserError
 
 SIZE = Preprocess(size=(32, 32), crop=0.9)
@@ -215,8 +215,8 @@ def test_a_subset_is_judged_by_the_whole_data(tmp_path: Path):
         (tmp_path / "a" / f"{number:03}.jpg").write_text("not an image")
     source = open_data(tmp_path).train
     few = source.subset(range(20))
-    for given in (few, few.with_labels(few.labels, few.classes), join_sources([few], few.labels, few.classes)):
-        assert given.whole == 400
+    for given in (few, few.with_labels(few.labels, few.classes), JoinedSource([few], few.labels, few.classes)):
+        assert given.total == 400
         for augment in (None, Augment()):
             loader = Loader(given, SIZE, augment, batch_size=20)
             assert len(next(iter(loader.batches())).images) == (17 if augment is None else 20)
@@ -338,8 +338,8 @@ def test_how_many_processes_decode(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("os.cpu_count", lambda: 64)
     assert choose_workers(7) == 7
     assert choose_workers(0, 10**6) == 0
-    assert choose_workers(None) == choose_workers(None, FEW) == 4
-    assert choose_workers(None, FEW - 1) == 0
+    assert choose_workers(None) == choose_workers(None, MIN_IMAGES_FOR_WORKERS) == 4
+    assert choose_workers(None, MIN_IMAGES_FOR_WORKERS - 1) == 0
     assert choose_workers(2, 5) == 2
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     assert choose_workers(None) == 2

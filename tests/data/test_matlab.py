@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.io
 
-from vitreous.data.datasets.matlab import CellArray, Structs, read_mat, read_numbers
+from vitreous.data.datasets.matlab import read_mat, read_numbers
 from vitreous.errors import UserError
 
 KINDS = ["f8", "f4", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8"]
@@ -27,7 +27,7 @@ def test_numbers(tmp_path, subtests):
                     "none": np.zeros((0, 3), kind),
                 }
                 scipy.io.savemat(tmp_path / "x.mat", arrays, do_compression=packed)
-                found = read_mat(tmp_path / "x.mat", arrays)
+                found = read_mat(tmp_path / "x.mat", *arrays)
                 for name, array in arrays.items():
                     assert found[name].dtype == array.dtype
                     np.testing.assert_array_equal(found[name], array)
@@ -42,14 +42,14 @@ def test_texts_cells_and_structs(tmp_path, subtests):
             rows = np.zeros((2, 1), dtype=[("name", "O"), ("box", "O")])
             rows[0, 0], rows[1, 0] = ("a", np.array([[1, 2]])), ("bb", np.array([[3, 4]]))
             scipy.io.savemat(tmp_path / "x.mat", {"c": cells, "s": rows, "t": "hello"}, do_compression=packed)
-            found = read_mat(tmp_path / "x.mat", ["c", "s", "t"])
+            found = read_mat(tmp_path / "x.mat", "c", "s", "t")
             assert found["t"] == "hello"
-            assert isinstance(found["c"], CellArray)
-            first, number, text, nothing = found["c"].values
+            assert isinstance(found["c"], tuple)
+            first, number, text, nothing = found["c"]
             assert (first, float(number[0, 0]), text, nothing.size) == ("AM General", 1.5, "Zoë", 0)
-            assert isinstance(found["s"], Structs)
-            assert [row["name"] for row in found["s"].rows] == ["a", "bb"]
-            assert [row["box"].tolist() for row in found["s"].rows] == [[[1, 2]], [[3, 4]]]
+            assert isinstance(found["s"], list)
+            assert [row["name"] for row in found["s"]] == ["a", "bb"]
+            assert [row["box"].tolist() for row in found["s"]] == [[[1, 2]], [[3, 4]]]
 
 
 def test_the_other_order_of_bytes(tmp_path):
@@ -79,7 +79,7 @@ def test_what_is_not_read(tmp_path, subtests):
         with subtests.test(value=value):
             scipy.io.savemat(tmp_path / "x.mat", {"x": value})
             with pytest.raises(UserError, match=r"x\.mat"):
-                read_mat(tmp_path / "x.mat", ["x"])
+                read_mat(tmp_path / "x.mat", "x")
 
 
 def test_no_damage_is_more_than_a_sentence(tmp_path, subtests):
@@ -99,7 +99,7 @@ def test_no_damage_is_more_than_a_sentence(tmp_path, subtests):
                         content[place] = rng.integers(0, 256)
                 path.write_bytes(content)
                 with suppress(UserError):
-                    read_mat(path, ["s", "x"])
+                    read_mat(path, "s", "x")
 
 
 def element(kind, body):
@@ -125,7 +125,7 @@ def test_odd_heads_of_arrays(tmp_path, subtests):
     for name, body in ODD.items():
         (tmp_path / "x.mat").write_bytes(head + element(14, body))
         with subtests.test(name), pytest.raises(UserError, match=r"x\.mat"):
-            read_mat(tmp_path / "x.mat", ["x"])
+            read_mat(tmp_path / "x.mat", "x")
 
 
 def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path):
@@ -135,7 +135,13 @@ def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path):
     (tmp_path / "x.mat").write_bytes(head + struct.pack("<II", 15, len(packed)) + packed)
     tracemalloc.start()
     with pytest.raises(UserError, match=r"x\.mat"):
-        read_mat(tmp_path / "x.mat", ["x"])
+        read_mat(tmp_path / "x.mat", "x")
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 10**6
+
+
+def test_level_7_3_is_refused_in_one_sentence(tmp_path):
+    (tmp_path / "x.mat").write_bytes(b"MATLAB 7.3 MAT-file".ljust(124) + struct.pack("<H", 0x0200) + b"IM" + bytes(999))
+    with pytest.raises(UserError, match=r"x\.mat: .*level 5.*2\.0"):
+        read_numbers(tmp_path / "x.mat", "x")

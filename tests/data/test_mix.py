@@ -7,8 +7,8 @@ import torch
 
 from vitreous.config.data import Augment
 from vitreous.data.batch import Batch, ViewBatch
-from vitreous.data.chance import MIX, generator
-from vitreous.data.mix import mix
+from vitreous.data.batch_augment import mix
+from vitreous.data.rng import MIX, generator
 
 KINDS = {"mixup": Augment(mixup=0.8), "cutmix": Augment(cutmix=1.0), "both": Augment(mixup=0.8, cutmix=1.0)}
 

@@ -11,8 +11,8 @@ import torch
 from PIL import Image
 
 from support.make_builtin import write_idx
+from vitreous.data.opening import open_data
 from vitreous.data.packed import ArraySource
-from vitreous.data.source import open_data
 from vitreous.errors import UserError
 
 CODE_RAN: list[str] = []

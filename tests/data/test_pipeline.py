@@ -12,10 +12,10 @@ from PIL import Image
 
 from support.images import noise
 from vitreous.config.data import Preprocess
-from vitreous.data import pipeline
+from vitreous.data import view
 from vitreous.data.decode import ImageError
-from vitreous.data.pipeline import ViewPipeline, map_ahead, usable_cores
-from vitreous.data.view import make_view
+from vitreous.data.view import ViewPipeline, make_view, map_concurrently
+from vitreous.data.workers import usable_cores
 from vitreous.errors import UserError
 
 SMALL = Preprocess(size=(8, 8))
@@ -26,7 +26,7 @@ def test_views_in_order(subtests):
         for batch_size in (1, 3, 100):
             with subtests.test(ahead=ahead, batch_size=batch_size):
                 images = [noise(8, 8, seed=seed) for seed in range(7)]
-                batches = list(ViewPipeline(SMALL, batch_size, ahead=ahead, threads=3).batches(iter(images)))
+                batches = list(ViewPipeline(SMALL, batch_size, prefetch=ahead, threads=3).batches(iter(images)))
                 assert [len(batch) for batch in batches] == [
                     min(batch_size, 7 - start) for start in range(0, 7, batch_size)
                 ]
@@ -61,7 +61,7 @@ def test_read_ahead_is_bounded():
             taken.append(number)
             yield noise(8, 8, seed=number)
 
-    batches = ViewPipeline(SMALL, 4, ahead=2).batches(random_images())
+    batches = ViewPipeline(SMALL, 4, prefetch=2).batches(random_images())
     assert not taken, "nothing is read before the first batch is asked for"
     next(batches)
     assert len(taken) == 3 * 4
@@ -88,9 +88,9 @@ def test_whoever_wants_no_more_waits_for_no_others(monkeypatch):
             go_on.set()  # only now, when the others are cancelled
             super().shutdown(wait=wait)
 
-    monkeypatch.setattr(pipeline, "make_view", slow)
-    monkeypatch.setattr(pipeline, "ThreadPoolExecutor", Pool)
-    batches = ViewPipeline(SMALL, 1, ahead=20, threads=1).batches(noise(8, 8, seed=seed) for seed in range(50))
+    monkeypatch.setattr(view, "make_view", slow)
+    monkeypatch.setattr(view, "ThreadPoolExecutor", Pool)
+    batches = ViewPipeline(SMALL, 1, prefetch=20, threads=1).batches(noise(8, 8, seed=seed) for seed in range(50))
     next(batches)
     assert busy.wait(60)
     batches.close()
@@ -102,8 +102,8 @@ def test_a_image_of_pillows_may_be_given_twice(tmp_path):
     Image.fromarray(noise(64, 64)).save(tmp_path / "x.png")
     with Image.open(tmp_path / "x.png") as opened:  # not loaded yet
         (batch,) = ViewPipeline(SMALL, 8, threads=4).batches([opened] * 8)
-    for view in batch:
-        assert torch.equal(view, batch[0])
+    for one in batch:
+        assert torch.equal(one, batch[0])
 
 
 def test_cores_that_this_process_may_use(monkeypatch):
@@ -127,13 +127,13 @@ def test_calls_overlap_and_answers_come_in_order(at_once):
         under_way.remove(item)
         return 10 * item
 
-    assert list(map_ahead(slow, range(7), at_once)) == [(item, 10 * item) for item in range(7)]
+    assert list(map_concurrently(slow, range(7), at_once)) == [(item, 10 * item) for item in range(7)]
     assert max(most) == at_once
 
 
 def test_items_are_taken_no_further_than_calls_need_them():
     taken = []
-    found = map_ahead(lambda item: item, (taken.append(i) or i for i in range(100)), 2)
+    found = map_concurrently(lambda item: item, (taken.append(i) or i for i in range(100)), 2)
     assert next(found) == (0, 0)
     assert taken == [0, 1]
     found.close()
@@ -144,4 +144,4 @@ def test_a_call_that_fails_says_so():
         raise ValueError(f"item {item}")
 
     with pytest.raises(ValueError, match="item 0"):
-        list(map_ahead(fail, range(5), 2))
+        list(map_concurrently(fail, range(5), 2))

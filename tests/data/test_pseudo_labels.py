@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from vitreous.data.pseudo_labels import MOST_COPIES, choose_labels
+from vitreous.data.pseudo_labels import MAX_REPEATS, choose_labels
 
 THREE = np.array(
     [
@@ -24,9 +24,9 @@ def test_as_many_of_each_class_the_surest_first():
     """7 labels are sure enough, so ceil(7 / 3) = 3 of each: three cats of four, the dog three times, owls 2 + 1."""
     choice = choose_labels(THREE, confidence=0.4)
     assert choice.labels.tolist() == [0, 0, 0, 0, 0, 1, 2, 2]
-    assert choice.sure.tolist() == [4, 1, 2]
+    assert choice.confident.tolist() == [4, 1, 2]
     assert choice.each == 3
-    assert choice.copies.tolist() == [1, 0, 1, 0, 1, 3, 1, 2]
+    assert choice.repeats.tolist() == [1, 0, 1, 0, 1, 3, 1, 2]
     assert choice.rows.tolist() == [0, 2, 4, 5, 5, 5, 6, 7, 7]
     assert choice.taken(3).tolist() == [3, 1, 2]
 
@@ -34,26 +34,26 @@ def test_as_many_of_each_class_the_surest_first():
 def test_copies_end_somewhere():
     """Of 9 wanted, the one dog comes 3 times, two owls 6 times, four cats 9 times: the surest cat once more."""
     choice = choose_labels(THREE, confidence=0.4, each=9)
-    assert MOST_COPIES == 3
-    assert choice.copies.tolist() == [3, 2, 2, 0, 2, 3, 3, 3]
+    assert MAX_REPEATS == 3
+    assert choice.repeats.tolist() == [3, 2, 2, 0, 2, 3, 3, 3]
 
 
 def test_fewer_than_there_are():
     choice = choose_labels(THREE, confidence=0.0, each=1)
-    assert choice.copies.tolist() == [1, 0, 0, 0, 0, 1, 0, 1]
+    assert choice.repeats.tolist() == [1, 0, 0, 0, 0, 1, 0, 1]
 
 
 def test_of_equals_the_first_is_taken_and_the_bound_counts_as_sure():
     same = np.array([[0.5, 0.5], [0.5, 0.5], [0.25, 0.75]], dtype=np.float32)
     choice = choose_labels(same, confidence=0.5, each=1)
     assert choice.labels.tolist() == [0, 0, 1]
-    assert choice.copies.tolist() == [1, 0, 1]
+    assert choice.repeats.tolist() == [1, 0, 1]
 
 
 def test_all_of_one_class_and_none_at_all():
     one = np.array([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3]], dtype=np.float32)
-    assert choose_labels(one, confidence=0.3).copies.tolist() == [1, 1, 0]
-    assert not choose_labels(one, confidence=0.95).copies.any()
+    assert choose_labels(one, confidence=0.3).repeats.tolist() == [1, 1, 0]
+    assert not choose_labels(one, confidence=0.95).repeats.any()
 
 
 def test_no_class_has_more_than_another_that_could_have_as_many(subtests):
@@ -74,4 +74,4 @@ def test_no_class_has_more_than_another_that_could_have_as_many(subtests):
                     rows.append(row)
             choice = choose_labels(np.array(rows, dtype=np.float32), confidence=0.7)
             assert choice.each == each
-            assert np.bincount(choice.labels, weights=choice.copies, minlength=classes).tolist() == counts
+            assert np.bincount(choice.labels, weights=choice.repeats, minlength=classes).tolist() == counts

@@ -27,6 +27,7 @@ from vitreous.config.data import Augment, Preprocess
 from vitreous.data.decode import ImageError
 from vitreous.data.folder import Names
 from vitreous.data.loader import Loader
+from vitreous.data.opening import open_data
 from vitreous.data.shards import scan
 from vitreous.data.shards import source as shard_source
 from vitreous.data.shards.index import Shard, ShardIndex, ShardRows
@@ -35,7 +36,6 @@ from vitreous.data.shards.places import OPEN, read_range
 from vitreous.data.shards.scan import split_of
 from vitreous.data.shards.source import ShardSource
 from vitreous.data.shards.write import member_name
-from vitreous.data.source import open_data
 from vitreous.distributed.world import World
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # webdataset leaves shards open

@@ -25,9 +25,9 @@ from support.web import serve
 from vitreous import UserError, pack_data
 from vitreous.config.data import Augment, Preprocess
 from vitreous.data.loader import Loader
+from vitreous.data.opening import open_data
 from vitreous.data.shards import ahead
 from vitreous.data.shards import web as shard_web
-from vitreous.data.source import open_data
 from vitreous.training.folder import run_name
 from vitreous.training.request import same_place
 
@@ -144,7 +144,7 @@ def test_what_is_fetched_ahead_moves_on_with_what_is_read(slow):
 def test_two_sources_of_one_part_are_both_fetched(slow):
     begun, permits = slow
     ahead.fetch_ahead(pieces(0, 1))
-    ahead.fetch_ahead(pieces(2, 3), besides=True)
+    ahead.fetch_ahead(pieces(2, 3), keep_pending=True)
     permits.release(100)
     assert [ahead.read_piece(piece)[0] for piece in pieces(0, 1, 2, 3)] == [0, 1, 2, 3]
     assert sorted(begun) == [0, 1, 2, 3]

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from support.tars import jpeg, make_tar, samples, special
 from vitreous import UserError, pack_data
+from vitreous.data.opening import open_data
 from vitreous.data.shards import scan
-from vitreous.data.source import open_data
 
 ELSEWHERE = ("../a.jpg", "a/../../b.jpg", "/etc/a.jpg", "a/..", "C:\\a.jpg", "..\\a.jpg")
 PICKLES = ("0.pyd", "0.pickle", "0.PKL", "0.pt", "0.mask.pth")

@@ -9,8 +9,9 @@ import torch
 
 from support.images import make_tree
 from vitreous.data.folder import FolderSource, Names
+from vitreous.data.opening import open_data
 from vitreous.data.packed import ArraySource
-from vitreous.data.source import Source, open_data, split_validation, take_share
+from vitreous.data.source import Source, split_validation, take_fraction
 from vitreous.errors import UserError
 
 
@@ -92,23 +93,23 @@ def test_labels_in_the_order_of_a_model():
 
 def test_a_share_takes_as_much_of_each_class():
     source = listed({"a": 200, "b": 40, "c": 25, "d": 5})
-    counts = {share: Counter(take_share(source, share, 0).labels.tolist()) for share in (0.1, 0.5, 0.9)}
+    counts = {share: Counter(take_fraction(source, share, 0).labels.tolist()) for share in (0.1, 0.5, 0.9)}
     assert counts[0.1] == {0: 20, 1: 4, 2: 3, 3: 1}  # 2.5 and 0.5 are rounded up
     assert counts[0.5] == {0: 100, 1: 20, 2: 13, 3: 3}
     assert counts[0.9] == {0: 180, 1: 36, 2: 23, 3: 5}  # 22.5 and 4.5
-    assert keys(take_share(source, 1.0, 0)) == keys(source)
+    assert keys(take_fraction(source, 1.0, 0)) == keys(source)
 
 
 def test_shares_of_one_seed_are_nested_and_seeds_differ():
     source = listed({"a": 200, "b": 50})
-    parts = [keys(take_share(source, share, 1)) for share in (0.02, 0.1, 0.11, 0.5, 1.0)]
+    parts = [keys(take_fraction(source, share, 1)) for share in (0.02, 0.1, 0.11, 0.5, 1.0)]
     for smaller, larger in itertools.pairwise(parts):
         assert smaller < larger
-    assert keys(take_share(source, 0.1, 2)) != parts[1]
+    assert keys(take_fraction(source, 0.1, 2)) != parts[1]
     # neither where the data lie nor their order counts
-    assert keys(take_share(listed({"a": 200, "b": 50}, root="elsewhere"), 0.1, 1)) == parts[1]
+    assert keys(take_fraction(listed({"a": 200, "b": 50}, root="elsewhere"), 0.1, 1)) == parts[1]
     order = np.random.default_rng(0).permutation(250)
-    assert keys(take_share(source.subset(order), 0.1, 1)) == parts[1]
+    assert keys(take_fraction(source.subset(order), 0.1, 1)) == parts[1]
 
 
 def test_a_share_takes_the_images_with_the_lowest_hashes():
@@ -118,17 +119,17 @@ def test_a_share_takes_the_images_with_the_lowest_hashes():
     chosen = (
         sorted((f"a/{i}.jpg" for i in range(20)), key=rank)[:5] + sorted((f"b/{i}.jpg" for i in range(8)), key=rank)[:2]
     )
-    assert keys(take_share(listed({"a": 20, "b": 8}), 0.25, 3)) == set(chosen)
+    assert keys(take_fraction(listed({"a": 20, "b": 8}), 0.25, 3)) == set(chosen)
 
 
 def test_a_share_is_above_0_and_at_most_1(subtests):
     for share in (0.0, -0.1, 1.5, float("nan")):
         with subtests.test(share=share), pytest.raises(UserError, match="share="):
-            take_share(listed({"a": 5, "b": 5}), share, 0)
+            take_fraction(listed({"a": 5, "b": 5}), share, 0)
 
 
 def test_a_share_that_leaves_a_class_empty_is_refused_with_the_least_that_does_not():
     source = listed({"a": 1000, "rare": 30})
     with pytest.raises(UserError, match=r"share=0.01: .*'rare' .*\b30\b.* 0.017"):
-        take_share(source, 0.01, 0)
-    assert Counter(take_share(source, 0.017, 0).labels.tolist()) == {0: 17, 1: 1}
+        take_fraction(source, 0.01, 0)
+    assert Counter(take_fraction(source, 0.017, 0).labels.tolist()) == {0: 17, 1: 1}

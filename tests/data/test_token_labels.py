@@ -14,12 +14,12 @@ from vitreous.config.bit import BiTConfig
 from vitreous.config.data import Augment, Preprocess
 from vitreous.config.train import Training
 from vitreous.data.batch import Batch, ViewBatch
-from vitreous.data.chance import MIX, generator
+from vitreous.data.batch_augment import mix
+from vitreous.data.collate import BatchMaker, ImageMaker
 from vitreous.data.loader import Loader
-from vitreous.data.making import BatchMaker, ImageMaker
-from vitreous.data.mix import mix
+from vitreous.data.opening import open_data
 from vitreous.data.packed import ArraySource
-from vitreous.data.source import open_data
+from vitreous.data.rng import MIX, generator
 from vitreous.data.token_labels import TokenLabels
 
 CORNERS = np.array([[255, 0, 0], [0, 255, 0], [0, 0, 255], [0, 0, 0]], np.uint8)
@@ -310,7 +310,7 @@ def test_nothing_that_was_drawn_before_is_drawn_otherwise(subtests):
                             expected[y, x] = 1.0
                 assert 0 < expected.mean() < 1
             np.testing.assert_allclose(mixed.images[0], expected[None].repeat(3, axis=0), atol=1e-6)
-            assert mixed.share[0].item() == pytest.approx(1 - expected.mean(), abs=1e-6)
+            assert mixed.lam[0].item() == pytest.approx(1 - expected.mean(), abs=1e-6)
 
 
 def test_mixtoken_needs_patches():

@@ -15,11 +15,11 @@ from vitreous import UserError
 from vitreous.config.data import Preprocess
 from vitreous.data import augment
 from vitreous.data.augment import seen_box
-from vitreous.data.decode import ImageError, extent, prepare_image
+from vitreous.data.decode import ImageError, original_size, prepare_image
 from vitreous.data.loader import Loader
+from vitreous.data.opening import open_data
 from vitreous.data.packed import ArraySource
-from vitreous.data.source import open_data
-from vitreous.data.view import LARGER, Sample, look_at, make_view, read_for_view
+from vitreous.data.view import MIN_DRAFT_SCALE, Sample, image_and_view, make_view, read_for_view
 
 PLAIN = Preprocess(size=(32, 48), interpolation="bilinear", resize="cover-floor", crop=0.8)
 """Resized to at least 40x60: its result can be made in two steps of Pillow's, to the bit."""
@@ -44,7 +44,7 @@ def test_all_kinds_of_image_give_the_view_that_pillow_gives(tmp_path):
         view = make_view(given, PLAIN)
         assert view.dtype == torch.uint8
         np.testing.assert_array_equal(view.numpy(), expected)
-        assert torch.equal(look_at(given, PLAIN).view, view)
+        assert torch.equal(image_and_view(given, PLAIN).view, view)
 
 
 def save_photograph(path, height, width, orientation=1):
@@ -66,16 +66,16 @@ def test_a_large_jpeg_is_decoded_at_a_smaller_scale(tmp_path, subtests):
         with subtests.test(orientation=orientation):
             folder = Path(mkdtemp(dir=tmp_path))
             full = save_photograph(folder / "x.jpg", 723, 845, orientation)
-            assert min(full.size) >= 4 * LARGER * 60
+            assert min(full.size) >= 4 * MIN_DRAFT_SCALE * 60
             expected = make_view(np.asarray(full), PLAIN).numpy().astype(int)
             source = open_data(make_tree(folder / "tree", {"a": 1, "b": 1}, suffix=".jpg")).train
             source.path(0).write_bytes((folder / "x.jpg").read_bytes())
             views = []
             for given in (folder / "x.jpg", (folder / "x.jpg").read_bytes(), Sample(source, 0)):
-                decoded, found = read_for_view(given, PLAIN), look_at(given, PLAIN)
+                decoded, found = read_for_view(given, PLAIN), image_and_view(given, PLAIN)
                 assert decoded.size == tuple(-(-side // 4) for side in full.size)
-                assert extent(decoded)[:2] == (full.height, full.width)
-                np.testing.assert_array_equal(np.asarray(found.whole), np.asarray(full))
+                assert original_size(decoded)[:2] == (full.height, full.width)
+                np.testing.assert_array_equal(np.asarray(found.image), np.asarray(full))
                 assert found.box == seen_box(full.height, full.width, PLAIN)
                 views.append(make_view(given, PLAIN))
                 assert torch.equal(found.view, views[0])
@@ -84,8 +84,8 @@ def test_a_large_jpeg_is_decoded_at_a_smaller_scale(tmp_path, subtests):
             assert different.max() <= 4
             assert different.mean() < 0.5
             # An image that somebody made of it is another one, as large as it is.
-            assert extent(prepare_image(decoded)).width == decoded.width
-            assert extent(decoded.resize((50, 50))).width == 50
+            assert original_size(prepare_image(decoded)).width == decoded.width
+            assert original_size(decoded.resize((50, 50))).width == 50
 
 
 def test_a_jpeg_that_is_not_so_large_is_decoded_in_full(tmp_path, subtests):
@@ -107,7 +107,7 @@ def test_of_the_nearest_pixel_alone_no_jpeg_is_decoded_smaller(tmp_path):
 
 def test_a_long_strip_decoded_at_a_smaller_scale(tmp_path, monkeypatch):
     """Of which only the centre is resized."""
-    monkeypatch.setattr(augment, "MOST_RESIZED", 5000)
+    monkeypatch.setattr(augment, "MAX_RESIZED_PIXELS", 5000)
     full = save_photograph(tmp_path / "x.jpg", 723, 2001, 2)
     different = make_view(tmp_path / "x.jpg", PLAIN).int() - make_view(full, PLAIN).int()
     assert different.abs().max() <= 4
@@ -141,16 +141,16 @@ def test_a_image_of_packed_data():
     pixels = torch.from_numpy(np.stack([noise(8, 8, seed=seed).transpose(2, 0, 1) for seed in range(2)]))
     source = ArraySource("x.npz", pixels, np.zeros(2, np.int64), ("a",))
     assert torch.equal(make_view(Sample(source, 1), Preprocess(size=(8, 8))), pixels[1])
-    assert look_at(Sample(source, 1), Preprocess(size=(8, 8))).whole.size == (8, 8)
+    assert image_and_view(Sample(source, 1), Preprocess(size=(8, 8))).image.size == (8, 8)
 
 
 def test_what_is_given_stays_as_it_is():
     array = noise(8, 8)
     before, image = array.copy(), Image.fromarray(array)
-    found = look_at(array, Preprocess(size=(8, 8)))
+    found = image_and_view(array, Preprocess(size=(8, 8)))
     found.view.zero_()
-    found.whole.paste(0, (0, 0, 8, 8))
-    look_at(image, Preprocess(size=(8, 8))).whole.paste(0, (0, 0, 8, 8))
+    found.image.paste(0, (0, 0, 8, 8))
+    image_and_view(image, Preprocess(size=(8, 8))).image.paste(0, (0, 0, 8, 8))
     np.testing.assert_array_equal(array, before)
     np.testing.assert_array_equal(np.asarray(image), before)
 

@@ -17,11 +17,10 @@ import pytest
 from support.images import make_tree, noise
 from vitreous.config.data import Augment, Preprocess
 from vitreous.data import workers
-from vitreous.data.image_cache import ImageCache
+from vitreous.data.collate import ImageCache
 from vitreous.data.loader import Loader, choose_workers
-from vitreous.data.silence import expect_silence
-from vitreous.data.source import open_data
-from vitreous.data.workers import AHEAD, DEATHS, WorkerPool, WorkersDiedError
+from vitreous.data.opening import open_data
+from vitreous.data.workers import MAX_DEATHS, TASKS_PER_WORKER, WorkerPool, WorkersDiedError, extend_heartbeat
 from vitreous.errors import UserError
 
 
@@ -101,7 +100,7 @@ def test_those_that_always_die_are_given_up():
         list(pool.run(["poison", "other"]))
     assert error.value.task == "poison"
     assert not pool._workers
-    assert DEATHS < 10
+    assert MAX_DEATHS < 10
 
 
 class Stalls:
@@ -114,7 +113,7 @@ class Stalls:
     def __init__(self, folder, monkeypatch, delay=lambda number: 0):
         self.folder, self.delay, self.looks, self.ticks = folder, delay, {}, count()
         folder.mkdir()
-        monkeypatch.setattr(workers, "LOOK", 0.02)
+        monkeypatch.setattr(workers, "CHECK_SECONDS", 0.02)
         monkeypatch.setattr(workers, "_processor_ticks", self.processor_ticks)
 
     def stall(self):
@@ -134,11 +133,11 @@ class Stalls:
 def test_one_that_does_nothing_is_killed_unless_it_says_that_it_waits(tmp_path, monkeypatch, says_so):
     """As one that waits for a server does."""
     stalls = Stalls(tmp_path / "stalled", monkeypatch)
-    monkeypatch.setattr(workers, "HANGS", 0.1)
+    monkeypatch.setattr(workers, "HANG_SECONDS", 0.1)
 
     def wait(task):
         if says_so:
-            expect_silence(3600.0)
+            extend_heartbeat(3600.0)
             (tmp_path / "stalled" / str(os.getpid())).touch()
             time.sleep(1.0)  # ten times as long as it may do nothing
         else:
@@ -164,7 +163,7 @@ def test_processor_time_of_a_process():
 
 def test_one_that_stalls_is_noticed_before_the_others_have_made_everything(tmp_path, monkeypatch):
     stalls = Stalls(tmp_path / "stalled", monkeypatch)
-    monkeypatch.setattr(workers, "HANGS", 0.1)
+    monkeypatch.setattr(workers, "HANG_SECONDS", 0.1)
     (tmp_path / "begun").mkdir()
 
     def stall_once(task):
@@ -177,13 +176,13 @@ def test_one_that_stalls_is_noticed_before_the_others_have_made_everything(tmp_p
     with closing(WorkerPool(stall_once, 2)) as pool:
         results = list(pool.run(range(100)))
     assert [task for task, _ in results] == list(range(100))
-    assert results[0][1] <= 2 * AHEAD * 2, "tasks begun when the first was made after all"
+    assert results[0][1] <= 2 * TASKS_PER_WORKER * 2, "tasks begun when the first was made after all"
 
 
 def test_a_disk_that_stalls_all_of_them_counts_as_one_death(tmp_path, monkeypatch):
-    """They are killed one look after the other, all within `HANGS` seconds of a clock that every look puts forward."""
-    number = DEATHS + 1
-    seconds = count(step=workers.HANGS / (2 * number**2))  # one look at each of them takes HANGS / (2 * number)
+    """They are killed one look after the other, all within `HANG_SECONDS` of a clock that every look puts forward."""
+    number = MAX_DEATHS + 1
+    seconds = count(step=workers.HANG_SECONDS / (2 * number**2))  # one look at all takes HANG_SECONDS / (2 * number)
     stalls = Stalls(tmp_path / "stalled", monkeypatch, delay=lambda number: number)
     monkeypatch.setattr(workers, "time", SimpleNamespace(monotonic=lambda: next(seconds)))
 
@@ -270,8 +269,8 @@ def test_no_more_is_made_than_is_soon_wanted(tmp_path):
     results = pool.run(range(50))
     next(results)
     assert eventually(lambda: len(list(tmp_path.iterdir())) == pool._number), "all that was handed out is made"
-    assert pool._number <= 2 * AHEAD * 2
-    assert all(len(worker.tasks) <= AHEAD for worker in pool._workers)
+    assert pool._number <= 2 * TASKS_PER_WORKER * 2
+    assert all(len(worker.tasks) <= TASKS_PER_WORKER for worker in pool._workers)
     pool.close()
 
 

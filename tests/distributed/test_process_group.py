@@ -21,7 +21,7 @@ from support.together import draw_images, one_of_two, two_processes
 from vitreous.cli import main
 from vitreous.config.data import Augment, Preprocess
 from vitreous.data.loader import Loader
-from vitreous.data.source import open_data
+from vitreous.data.opening import open_data
 from vitreous.distributed import heartbeat
 from vitreous.distributed.process_group import agree_on_id
 from vitreous.distributed.world import World

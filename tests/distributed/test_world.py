@@ -16,9 +16,9 @@ from vitreous.config.data import Augment, MultiCrop, Preprocess
 from vitreous.config.objective import Dino
 from vitreous.config.train import Optimizer, Training
 from vitreous.data.batch import Batch, ViewBatch
-from vitreous.data.chance import sample_keys
 from vitreous.data.loader import Loader
 from vitreous.data.packed import ArraySource
+from vitreous.data.rng import sample_keys
 from vitreous.distributed.meter import Meter
 from vitreous.distributed.world import World, find_device
 from vitreous.model.efficientnet import BatchNorm
@@ -114,7 +114,7 @@ def told_of_all(world):
     loader._note({2 * world.rank: "gone", 2 * world.rank + 1: "cut short"})
     assert loader.has_unshared
     with pytest.raises(UserError) as error:
-        loader.share_unreadable()
+        loader.sync_unreadable()
     assert not loader.has_unshared
     return str(error.value)
 

@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 
 from support.colours import PREPROCESS, make_images
 from vitreous import ViT, ViTConfig
-from vitreous.data.source import open_data
+from vitreous.data.opening import open_data
 from vitreous.evaluation.features import FeatureCache, StoredFeatures, features_key
 from vitreous.storage.cache import cache_path
 

@@ -15,10 +15,10 @@ import pytest
 
 from support.commands import check_refused, run_command
 from support.miniatures import MINIATURES
-from vitreous.data.datasets.place import CARD, is_here
+from vitreous.data.datasets.store import CARD, is_here
 from vitreous.data.datasets.table import DATASETS
+from vitreous.data.opening import open_data
 from vitreous.data.shards.web import RetryPolicy
-from vitreous.data.source import open_data
 from vitreous.errors import UserError
 from vitreous.fetch.install import check_space, install
 from vitreous.storage.lock import hold_folder

@@ -9,7 +9,7 @@ import torch
 from support.tiny_networks import random_images
 from vitreous import UserError, bench, export_weights, probe, write_report
 from vitreous.cli import main
-from vitreous.data.source import open_data
+from vitreous.data.opening import open_data
 from vitreous.inference import bench as timing
 from vitreous.inference import conversion, opening
 from vitreous.inference.bench import EngineCandidate, gather_engines

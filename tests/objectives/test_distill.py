@@ -17,7 +17,7 @@ from vitreous.config.objective import Distill
 from vitreous.config.train import Optimizer, Training
 from vitreous.data.augment import normalise
 from vitreous.data.batch import Batch
-from vitreous.data.mix import mix
+from vitreous.data.batch_augment import mix
 from vitreous.distributed.world import World
 from vitreous.model.family import build_network
 from vitreous.objectives.answers import ImageAnswers, ViewAnswers, prepared_anew
@@ -155,7 +155,7 @@ def test_answers_given_once_are_mixed_as_the_images_are(subtests):
             z_t = TABLE.double().numpy()[plain.index.numpy()]
             believed = np.eye(3)[z_t.argmax(1)] if targets == "hard" else softmax(z_t / 2)
             partner = np.array([1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 10])
-            share = mixed.share.double().numpy()[:, None]
+            share = mixed.lam.double().numpy()[:, None]
             np.testing.assert_allclose(found, share * believed + (1 - share) * believed[partner], atol=1e-6)
             truth = np.eye(3)[TARGETS.numpy()]
             np.testing.assert_allclose(mixed.targets, share * truth + (1 - share) * truth[partner], atol=1e-6)

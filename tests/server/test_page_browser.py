@@ -24,7 +24,7 @@ from support.page_driving import (
 from support.serving import running, wait_for
 from support.tiny_networks import tiny_bundle
 from vitreous import Model
-from vitreous.data.view import look_at
+from vitreous.data.view import image_and_view
 from vitreous.inference.engine import open_in_torch
 from vitreous.server.served import ModelToServe
 
@@ -93,7 +93,7 @@ def test_a_patch_shows_where_it_looks_in_every_head(page, bundles):
     page.until(f"/2\\D+3\\D+1/.test({title})")  # row, column, layer
     page.until("location.hash.includes('patch=6')")
     assert page.run("document.querySelectorAll('#multiples canvas').length") == 4
-    box = look_at(IMAGE, bundles["vit"].preprocess).box
+    box = image_and_view(IMAGE, bundles["vit"].preprocess).box
     point = (box[0] + 0.6 * (box[2] - box[0]), box[1] + 0.4 * (box[3] - box[1]))
     for head in range(4):
         found = canvas(page, f"#multiples button:nth-child({head + 1}) canvas")
@@ -146,7 +146,7 @@ def test_before_and_after_are_of_one_network(browser, bundles):
 
 def level_at(bundle, x, y):
     """How high the map is at a place of the view, of the range that its colours span."""
-    found, box = Model(bundle).explain(IMAGE).map, look_at(IMAGE, bundle.preprocess).box
+    found, box = Model(bundle).explain(IMAGE).map, image_and_view(IMAGE, bundle.preprocess).box
     left, top, right, bottom = map(round, box)
     seen = found[top:bottom, left:right]
     low, high = np.quantile(seen, (0, 0.995))

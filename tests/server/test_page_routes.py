@@ -15,7 +15,7 @@ from support.tiny_networks import LABELS, tiny_bundle
 from vitreous import Model
 from vitreous.config.server import ServerSettings
 from vitreous.data.augment import normalise
-from vitreous.data.view import look_at
+from vitreous.data.view import image_and_view
 from vitreous.inference.engine import open_in_torch
 from vitreous.server.app import make_app
 from vitreous.server.page.files import page_files
@@ -164,7 +164,7 @@ def test_a_damaged_model_is_no_fault_of_whoever_asks(bundles, tmp_path, caplog):
 
 def test_a_image_is_seen_and_answered_as_by_predict(client, bundles):
     found, view = see(client)
-    expected = look_at(png(IMAGE), bundles["vit"].preprocess)
+    expected = image_and_view(png(IMAGE), bundles["vit"].preprocess)
     assert (found["width"], found["height"], found["box"]) == (60, 40, list(expected.box))
     pixels = np.asarray(Image.open(io.BytesIO(view))).transpose(2, 0, 1)
     assert (pixels == expected.view.numpy()).all()
@@ -214,7 +214,7 @@ def test_attention_of_each_patch(client, bundles):
     found = post(client, "attention", view, layer=1).json()
     assert found["shape"] == [2, 16, 4, 4]
     maps, allowed = unpack(found)
-    left, top, right, bottom = look_at(IMAGE, bundles["vit"].preprocess).box
+    left, top, right, bottom = image_and_view(IMAGE, bundles["vit"].preprocess).box
     for cell in (0, 6, 15):
         x = left + (cell % 4 + 0.5) / 4 * (right - left)
         y = top + (cell // 4 + 0.5) / 4 * (bottom - top)
@@ -237,7 +237,7 @@ def test_a_vit_does_not_see_what_is_covered(client, bundles):
     _, view = see(client)
     bundle, covered = bundles["vit"], [0, 1, 5, 10]
     kept = torch.tensor([[cell for cell in range(16) if cell not in covered]])
-    image = normalise(look_at(IMAGE, bundle.preprocess).view[None], bundle.preprocess)
+    image = normalise(image_and_view(IMAGE, bundle.preprocess).view[None], bundle.preprocess)
     with torch.inference_mode():
         expected = bundle.model(image, keep_ids=kept)[0].softmax(0)
     found = post(client, "cover", view, cells=bits(covered)).json()
@@ -333,7 +333,7 @@ def test_a_large_jpeg_is_told_in_full_and_read_at_a_smaller_scale(client, bundle
     assert (found["width"], found["height"]) == (1501, 1003)
     assert max(max(size) for size in sizes) < 1501 / 4
     monkeypatch.undo()
-    expected = look_at(file.getvalue(), bundles["vit"].preprocess)
+    expected = image_and_view(file.getvalue(), bundles["vit"].preprocess)
     assert found["box"] == list(expected.box)
     pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(found["view"])))).transpose(2, 0, 1)
     assert (pixels == expected.view.numpy()).all()

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from vitreous.data.batch import Batch, ViewBatch
-from vitreous.data.chance import sample_keys
+from vitreous.data.rng import sample_keys
 
 
 def softmax(x):

@@ -252,7 +252,7 @@ def dmlab_records(root):
 
 
 def dmlab(root):
-    from vitreous.data.datasets.dmlab import prepare_dmlab
+    from vitreous.data.datasets.tfrecord import prepare_dmlab
 
     dmlab_records(root)
     prepare_dmlab(root)

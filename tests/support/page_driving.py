@@ -12,7 +12,7 @@ from PIL import Image
 
 from support.tiny_networks import LABELS
 from vitreous.data.augment import normalise
-from vitreous.data.view import look_at
+from vitreous.data.view import image_and_view
 from vitreous.inference.engine import open_in_torch
 from vitreous.server.served import ModelToServe
 
@@ -65,7 +65,7 @@ def bars(browser, panel=1):
 
 
 def chances(bundle, image=IMAGE, covered=()):
-    view = normalise(look_at(image, bundle.preprocess).view[None], bundle.preprocess)
+    view = normalise(image_and_view(image, bundle.preprocess).view[None], bundle.preprocess)
     keep = torch.tensor([[cell for cell in range(16) if cell not in covered]])
     with torch.inference_mode():
         scores = bundle.model(view, keep_ids=keep) if covered else bundle.model(view)
@@ -92,7 +92,7 @@ def canvas(browser, selector=".panel canvas"):
 
 def drawn(explanation, bundle, size):
     """(height, width, 3) what `vitreous explain` draws, of the part that the model sees."""
-    box = look_at(IMAGE, bundle.preprocess).box
+    box = image_and_view(IMAGE, bundle.preprocess).box
     return np.asarray(explanation.overlay().crop([round(side) for side in box]).resize(size)).astype(float)
 
 

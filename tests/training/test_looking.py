@@ -9,7 +9,8 @@ import torch
 from vitreous.config.data import Preprocess
 from vitreous.data.loader import Loader
 from vitreous.data.packed import ArraySource
-from vitreous.data.subset import balanced_order, random_subset
+from vitreous.data.rng import balanced_order
+from vitreous.data.source import random_subset
 from vitreous.distributed.world import World
 from vitreous.training.image_plan import (
     ImageEstimate,

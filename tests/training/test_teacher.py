@@ -12,7 +12,7 @@ from vitreous.callbacks import Callbacks
 from vitreous.config.data import Preprocess
 from vitreous.config.objective import Distill
 from vitreous.config.train import Training
-from vitreous.data.source import open_data
+from vitreous.data.opening import open_data
 from vitreous.training.teaching.teacher import match_classes, open_teacher, teacher_predictions
 from vitreous.weights.bundle import bundle_digest, load_bundle, save_bundle
 

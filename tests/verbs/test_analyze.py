@@ -13,7 +13,7 @@ from vitreous import UserError, ViT, ViTConfig, analyze
 from vitreous.cli import main
 from vitreous.config.data import Preprocess
 from vitreous.data.augment import eval_view, normalise
-from vitreous.data.source import open_data
+from vitreous.data.opening import open_data
 from vitreous.evaluation.probe import fit_linear
 from vitreous.explain.analysis.noise import BANDS, band_noise
 from vitreous.explain.analysis.reading import NOISE

@@ -15,7 +15,8 @@ from support.images import make_tree
 from vitreous import UserError
 from vitreous.callbacks import Callbacks
 from vitreous.cli import main
-from vitreous.data.source import open_data, split_validation, take_share
+from vitreous.data.opening import open_data
+from vitreous.data.source import split_validation, take_fraction
 from vitreous.inference.engine import open_in_torch
 from vitreous.inference.evaluation import measure_classifier
 from vitreous.interrupt import Interrupted
@@ -423,7 +424,7 @@ def test_unreadable_files_that_the_whole_data_may_have_end_no_cell(tmp_path):
     make_tree(tmp_path / "data" / "train", {"a": 200, "b": 200}, ".png")
     make_tree(tmp_path / "data" / "test", {"a": 10, "b": 10}, ".png")
     given = {"models": MODELS[:1], "fractions": [0.05], "equal": "time"}
-    taken = take_share(split_validation(open_data(tmp_path / "data").train, 0.1, seed=0)[0], 0.05, seed=0)
+    taken = take_fraction(split_validation(open_data(tmp_path / "data").train, 0.1, seed=0)[0], 0.05, seed=0)
     for index in (0, 1, 2):
         taken.path(index).write_text("not an image")
     found = run(tmp_path / "data", tmp_path / "out", **given)

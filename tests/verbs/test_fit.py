@@ -16,7 +16,7 @@ from vitreous.callbacks import Callbacks
 from vitreous.cli import main
 from vitreous.data.folder import FolderSource
 from vitreous.data.loader import Loader
-from vitreous.data.source import open_data
+from vitreous.data.opening import open_data
 from vitreous.evaluation.calibration import fit_temperature
 from vitreous.evaluation.features import compute_features
 from vitreous.training.folder import read_config

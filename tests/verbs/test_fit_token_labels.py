@@ -19,7 +19,7 @@ from support.tiny_conv import make_conv_bundle, register
 from vitreous import UserError, ViT
 from vitreous.callbacks import Callbacks
 from vitreous.config.objective import Supervised, TokenLabel
-from vitreous.data.source import open_data
+from vitreous.data.opening import open_data
 from vitreous.evaluation.score_maps import region_logits
 from vitreous.training.folder import read_config
 from vitreous.training.page import write_report

@@ -11,7 +11,7 @@ from PIL import Image
 from support.colours import COLOURS, PREPROCESS, make_bundle, make_images
 from vitreous import UserError
 from vitreous.callbacks import Callbacks
-from vitreous.data.source import open_data
+from vitreous.data.opening import open_data
 from vitreous.data.view import Sample
 from vitreous.inference.engine import InferenceModel
 from vitreous.inference.predict import ImageList

@@ -15,7 +15,8 @@ from support.commands import check_refused, run_command
 from vitreous import UserError, ViT, ViTConfig, probe
 from vitreous.cli import main
 from vitreous.config.data import Preprocess
-from vitreous.data.source import Data, open_data
+from vitreous.data.opening import open_data
+from vitreous.data.source import Data
 from vitreous.evaluation.intervals import wilson
 from vitreous.weights.bundle import Bundle, load_bundle
 

@@ -7,7 +7,7 @@ from PIL import Image
 
 from support.colours import make_bundle
 from vitreous import Model, load, plot_weights, score_explanations, write_walkthrough
-from vitreous.data.source import open_data
+from vitreous.data.opening import open_data
 from vitreous.inference.engine import open_in_torch
 from vitreous.inference.probing import FeatureReader
 from vitreous.training.page import write_report

@@ -19,7 +19,8 @@ from support.greys import draw_images, stop_after
 from support.killing import run_and_kill
 from vitreous import UserError, self_train
 from vitreous.callbacks import Callbacks
-from vitreous.data.source import open_data, split_validation
+from vitreous.data.opening import open_data
+from vitreous.data.source import split_validation
 from vitreous.distributed.meter import Cost
 from vitreous.distributed.world import World
 from vitreous.evaluation.intervals import Paired

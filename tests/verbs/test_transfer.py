@@ -20,12 +20,12 @@ from vitreous.callbacks import Callbacks
 from vitreous.cli import main
 from vitreous.config.overrides import override
 from vitreous.data.builtin import builtin_data
-from vitreous.data.datasets.entry import Dataset, Vtab
-from vitreous.data.datasets.place import CARD, Card
+from vitreous.data.datasets.dataset import Dataset, Vtab
+from vitreous.data.datasets.store import CARD, Card
 from vitreous.data.datasets.table import DATASETS
+from vitreous.data.opening import open_data
 from vitreous.data.packed import ArraySource
-from vitreous.data.source import Data, open_data
-from vitreous.data.subset import random_subset
+from vitreous.data.source import Data, random_subset
 from vitreous.inference.conversion import convert_model
 from vitreous.inference.engine_cache import EngineCache
 from vitreous.inference.engine_folder import Int8Accuracy

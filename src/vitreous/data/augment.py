@@ -6,7 +6,7 @@ A view is uint8 (C, H, W); `normalise` makes numbers for the model of a whole ba
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -14,18 +14,16 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageEnhance, ImageOps
 from torch import Tensor
 
 from vitreous.config.data import Augment, Interpolation, Preprocess, View
-from vitreous.data.chance import generator
-from vitreous.data.decode import Extent, extent
-from vitreous.data.image_cache import BoxFractions
-from vitreous.data.policy import apply_policy, jitter
+from vitreous.data.decode import OriginalSize, original_size
+from vitreous.data.rng import generator
 
 Pixels = NDArray[np.uint8]
-Box = tuple[int, int, int, int]
-"""top, left, height, width."""
+BoxFractions = tuple[float, float, float, float]  # top, left, height, width, as fractions of height and width
+Box = tuple[int, int, int, int]  # top, left, height, width
 
 _PIL: dict[Interpolation, Image.Resampling] = {
     "nearest": Image.Resampling.NEAREST,
@@ -34,9 +32,8 @@ _PIL: dict[Interpolation, Image.Resampling] = {
     "lanczos": Image.Resampling.LANCZOS,
 }
 
-MOST_RESIZED = 2**24
-"""Pixels of an image resized as a whole; of a strip 300 times as long as wide, at 224 pixels, only the centre is."""
-
+# Of an image resized as a whole; of a strip 300 times as long as wide, at 224 pixels, only the centre is.
+MAX_RESIZED_PIXELS = 2**24
 ERASE_AREA = (0.02, 1 / 3)
 ERASE_RATIO = (0.3, 3.3)
 
@@ -44,8 +41,7 @@ ERASE_RATIO = (0.3, 3.3)
 class Cut(NamedTuple):
     """A view, and where in the image it was cut."""
 
-    pixels: Tensor
-    """(C, H, W) uint8."""
+    pixels: Tensor  # (C, H, W) uint8
     box: BoxFractions
     flipped: bool = False
 
@@ -72,19 +68,19 @@ def eval_view(image: Image.Image, preprocess: Preprocess) -> Tensor:
     other one, which rounds differently by ten levels and more.
     """
     height, width = preprocess.size
-    how, whole = _PIL[preprocess.interpolation], extent(image)
-    rows, columns, top, left = resized_and_centre(whole.height, whole.width, preprocess)
-    if rows * columns > MOST_RESIZED:
-        seen = image.resize((width, height), how, box=_within(whole, seen_box(whole.height, whole.width, preprocess)))
+    how, full = _PIL[preprocess.interpolation], original_size(image)
+    rows, columns, top, left = resized_and_centre(full.height, full.width, preprocess)
+    if rows * columns > MAX_RESIZED_PIXELS:
+        seen = image.resize((width, height), how, box=_within(full, seen_box(full.height, full.width, preprocess)))
     else:
-        seen = image.resize((columns, rows), how, box=whole.box).crop((left, top, left + width, top + height))
+        seen = image.resize((columns, rows), how, box=full.box).crop((left, top, left + width, top + height))
     return _to_tensor(np.asarray(seen))
 
 
-def _within(whole: Extent, box: tuple[float, float, float, float]) -> tuple[float, float, float, float]:
+def _within(full: OriginalSize, box: tuple[float, float, float, float]) -> tuple[float, float, float, float]:
     """A box in pixels of the image in full, in those that were decoded."""
-    left, top, right, bottom = whole.box
-    across, down = (right - left) / whole.width, (bottom - top) / whole.height
+    left, top, right, bottom = full.box
+    across, down = (right - left) / full.width, (bottom - top) / full.height
     return left + box[0] * across, top + box[1] * down, left + box[2] * across, top + box[3] * down
 
 
@@ -96,8 +92,8 @@ def seen_box(height: int, width: int, preprocess: Preprocess) -> tuple[float, fl
     return left * across, top * down, min(right, width), min(bottom, height)
 
 
-def seen_shares(height: int, width: int, preprocess: Preprocess) -> BoxFractions:
-    """What `eval_view` shows of an image of this height and width: top, left, height, width as shares of it."""
+def seen_fractions(height: int, width: int, preprocess: Preprocess) -> BoxFractions:
+    """What `eval_view` shows of an image of this height and width: top, left, height, width as fractions of it."""
     left, top, right, bottom = seen_box(height, width, preprocess)
     return top / height, left / width, (bottom - top) / height, (right - left) / width
 
@@ -106,12 +102,12 @@ def train_view(image: Image.Image | Pixels, preprocess: Preprocess, augment: Aug
     """A random view: crop and resize in one resampling, then policy, colours, mirror, erasing."""
     pixels = to_pixels(image)
     if augment.crop_scale is None:
-        view, shares = _shifted(pixels, preprocess, augment.pad, rng)
+        view, fractions = _shifted(pixels, preprocess, augment.pad, rng)
     else:
         height, width = pixels.shape[:2]
         box = random_box(height, width, augment.crop_scale, augment.crop_ratio, rng)
         view = resample(pixels, box, preprocess)
-        shares = (box[0] / height, box[1] / width, box[2] / height, box[3] / width)
+        fractions = (box[0] / height, box[1] / width, box[2] / height, box[3] / width)
     if augment.policy != "none":
         view = _to_tensor(np.asarray(apply_policy(to_image(view), preprocess, augment, rng)))
     if augment.jitter:
@@ -128,7 +124,7 @@ def train_view(image: Image.Image | Pixels, preprocess: Preprocess, augment: Aug
         top, left, height, width = random_box(view.shape[1], view.shape[2], ERASE_AREA, ERASE_RATIO, rng)
         view = view.clone()
         view[:, top : top + height, left : left + width] = mean_colour(preprocess)[:, None, None]
-    return Cut(view, shares, flipped)
+    return Cut(view, fractions, flipped)
 
 
 def cut_views(
@@ -164,9 +160,9 @@ def numbered_views(
 def random_box(
     height: int, width: int, scale: tuple[float, float], ratio: tuple[float, float], rng: np.random.Generator
 ) -> Box:
-    """A box of a uniform share of the area and a log-uniform ratio of width to height, at a uniform place.
+    """A box of a uniform fraction of the area and a log-uniform ratio of width to height, at a uniform place.
 
-    A draw that does not fit is drawn again; after ten, the largest centred box of a permitted ratio.
+    One that does not fit is drawn again; after ten, the largest centred box of a permitted ratio.
     """
     low, high = math.log(ratio[0]), math.log(ratio[1])
     for _ in range(10):
@@ -216,15 +212,15 @@ def _shifted(pixels: Pixels, preprocess: Preprocess, pad: int, rng: np.random.Ge
     """The view of evaluation, shifted by up to `pad` pixels each way, with the border reflected."""
     image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
     view = eval_view(image, preprocess)
-    y, x, h, w = seen_shares(image.height, image.width, preprocess)
+    y, x, h, w = seen_fractions(image.height, image.width, preprocess)
     _, height, width = view.shape
     pad = min(pad, height - 1, width - 1)
     if pad == 0:
         return view, (y, x, h, w)
     top, left = (int(rng.random() * (2 * pad + 1)) for _ in range(2))
     padded = np.pad(view.numpy(), ((0, 0), (pad, pad), (pad, pad)), mode="reflect")
-    shares = (y + h * (top - pad) / height, x + w * (left - pad) / width, h, w)
-    return torch.from_numpy(padded[:, top : top + height, left : left + width].copy()), shares
+    fractions = (y + h * (top - pad) / height, x + w * (left - pad) / width, h, w)
+    return torch.from_numpy(padded[:, top : top + height, left : left + width].copy()), fractions
 
 
 def resize(images: Tensor, size: tuple[int, int], how: Interpolation) -> Tensor:
@@ -269,3 +265,65 @@ def to_image(view: Tensor) -> Image.Image:
     """(C, h, w) to an image of Pillow's."""
     pixels = view.permute(1, 2, 0).contiguous().numpy()
     return Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
+
+
+# RandAugment, TrivialAugment and colour jitter, on one image of Pillow's. A change takes a strength from 0 (nothing,
+# or least) to 1 (the most its policy allows). Those with a direction go either way. The fourteen changes and the ranges
+# are the papers': Cubuk et al. 2020, and Müller and Hutter 2021 ("wide").
+Fill = tuple[int, ...] | int
+Change = Callable[[Image.Image, float, Fill], Image.Image]
+
+
+def apply_policy(image: Image.Image, preprocess: Preprocess, augment: Augment, rng: np.random.Generator) -> Image.Image:
+    """The image after RandAugment's `layers` changes, or TrivialAugment's one."""
+    colour = tuple(mean_colour(preprocess).tolist())
+    fill: Fill = colour if len(colour) == 3 else colour[0]
+    trivial = augment.policy == "trivial"
+    for _ in range(1 if trivial else augment.layers):
+        change, usual, wide, signed = _POLICY_CHANGES[int(rng.random() * len(_POLICY_CHANGES))]
+        strength = int(rng.random() * 31) / 30 if trivial else augment.magnitude / 10
+        sign = -1 if signed and rng.random() < 0.5 else 1
+        image = change(image, sign * strength * (wide if trivial else usual), fill)
+    return image
+
+
+def jitter(image: Image.Image, strength: float, rng: np.random.Generator) -> Image.Image:
+    """Brightness, contrast and saturation, each multiplied by 1 - strength to 1 + strength, in this order."""
+    for enhance in (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color):
+        image = enhance(image).enhance(1 + strength * (2 * rng.random() - 1))
+    return image
+
+
+def _affine(image: Image.Image, matrix: tuple[float, ...], fill: Fill) -> Image.Image:
+    return image.transform(
+        image.size, Image.Transform.AFFINE, matrix, resample=Image.Resampling.BILINEAR, fillcolor=fill
+    )
+
+
+def _enhanced(kind: Callable[[Image.Image], ImageEnhance._Enhance]) -> Change:
+    return lambda image, by, fill: kind(image).enhance(1 + by)
+
+
+# The change; RandAugment's greatest value; TrivialAugment's; whether it goes either way.
+_POLICY_CHANGES: tuple[tuple[Change, float, float, bool], ...] = (
+    (lambda image, by, fill: image, 0.0, 0.0, False),
+    (lambda image, by, fill: ImageOps.autocontrast(image), 0.0, 0.0, False),
+    (lambda image, by, fill: ImageOps.equalize(image), 0.0, 0.0, False),
+    (
+        lambda i, by, fill: i.rotate(by, resample=Image.Resampling.BILINEAR, fillcolor=fill),
+        30.0,
+        135.0,
+        True,
+    ),  # degrees
+    (lambda i, by, fill: _affine(i, (1, by, -by * i.height / 2, 0, 1, 0), fill), 0.3, 0.99, True),  # shear x
+    (lambda i, by, fill: _affine(i, (1, 0, 0, by, 1, -by * i.width / 2), fill), 0.3, 0.99, True),  # shear y
+    # Translations are of the side: 150 of 331 pixels, and 32 of 224.
+    (lambda i, by, fill: _affine(i, (1, 0, by * i.width, 0, 1, 0), fill), 0.45, 0.14, True),
+    (lambda i, by, fill: _affine(i, (1, 0, 0, 0, 1, by * i.height), fill), 0.45, 0.14, True),
+    (lambda image, by, fill: ImageOps.posterize(image, 8 - round(by)), 4.0, 6.0, False),
+    (lambda image, by, fill: ImageOps.solarize(image, round(256 * (1 - by))), 1.0, 1.0, False),
+    (_enhanced(ImageEnhance.Brightness), 0.9, 0.99, True),
+    (_enhanced(ImageEnhance.Color), 0.9, 0.99, True),
+    (_enhanced(ImageEnhance.Contrast), 0.9, 0.99, True),
+    (_enhanced(ImageEnhance.Sharpness), 0.9, 0.99, True),
+)

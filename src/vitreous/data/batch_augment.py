@@ -1,12 +1,13 @@
-"""The same views for whole batches of small images in memory: tensor operations only, no Python for each image.
+"""Random views of whole batches of small images in memory, by tensor operations only; and the mixing of any batch.
 
-Letters: B images, C channels, h x w their pixels, H x W the input's. Every sample's chance is a row of `uniforms`.
+Letters: B images, C channels, h x w their pixels, H x W the input's. A sample's random numbers are a row of `uniforms`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -23,28 +24,26 @@ from vitreous.data.augment import (
     mean_colour,
     numbered_views,
     resized_and_centre,
-    seen_shares,
+    seen_fractions,
     to_image,
 )
-from vitreous.data.chance import Index, uniforms
+from vitreous.data.batch import Batch
+from vitreous.data.rng import MIX, Index, generator, uniforms
+from vitreous.data.token_labels import patch_edges
 
-Draws = NDArray[np.float64]
+Uniforms = NDArray[np.float64]
 
 TRIES = 10
 _CROP, _FLIP, _JITTER, _ERASE, _GREY, _TINT = 2 * TRIES + 2, 1, 3, 2 * TRIES + 3, 1, 3
-LUMA = (19595, 38470, 7471)
-"""ITU-R 601 in 65536ths, as Pillow has it."""
+LUMA = (19595, 38470, 7471)  # ITU-R 601 in 65536ths, as Pillow has it
 
 
 class Cuts(NamedTuple):
     """Views, and where in their images they were cut; several views of each have an axis V after B."""
 
-    images: Tensor
-    """(B, C, H, W), uint8 or float from 0 to 255."""
-    box: Tensor
-    """(B, 4) float: top, left, height, width as shares of the image."""
-    flipped: Tensor
-    """(B,) bool."""
+    images: Tensor  # (B, C, H, W), uint8 or float from 0 to 255
+    box: Tensor  # (B, 4) float: top, left, height, width as fractions of the image
+    flipped: Tensor  # (B,) bool
 
 
 def eval_batch(images: Tensor, preprocess: Preprocess) -> Tensor:
@@ -62,12 +61,12 @@ def train_batch(
 ) -> Cuts:
     """A random view of each image (B, C, h, w) uint8. No policies."""
     assert augment.policy == "none"
-    draws = uniforms(seed, epoch, indices, _CROP + _FLIP + _JITTER + _ERASE + _GREY + _TINT, view)
-    crop, flip, colour, erase, grey, tint = np.split(draws, np.cumsum((_CROP, _FLIP, _JITTER, _ERASE, _GREY)), axis=1)
+    random = uniforms(seed, epoch, indices, _CROP + _FLIP + _JITTER + _ERASE + _GREY + _TINT, view)
+    crop, flip, colour, erase, grey, tint = np.split(random, np.cumsum((_CROP, _FLIP, _JITTER, _ERASE, _GREY)), axis=1)
     mirrored = torch.from_numpy(flip[:, 0] < 0.5) if augment.flip else torch.zeros(len(images), dtype=torch.bool)
     if augment.crop_scale is None:
         out, box = _shift(eval_batch(images, preprocess), augment.pad, crop, mirrored)
-        box = _within(seen_shares(images.shape[2], images.shape[3], preprocess), box)
+        box = _within(seen_fractions(images.shape[2], images.shape[3], preprocess), box)
     else:
         out, box = _crop(to_channels(images, preprocess.channels), preprocess, augment, crop, mirrored)
     if augment.jitter:
@@ -124,12 +123,12 @@ def to_channels(images: Tensor, channels: int) -> Tensor:
 
 
 def random_boxes(
-    draws: Draws, height: int, width: int, scale: tuple[float, float], ratio: tuple[float, float]
+    random: Uniforms, height: int, width: int, scale: tuple[float, float], ratio: tuple[float, float]
 ) -> tuple[NDArray[np.int64], ...]:
-    """(top, left, height, width), each (B,): `augment.random_box` for many, from draws (B, 2 x TRIES + 2)."""
-    area = height * width * (scale[0] + (scale[1] - scale[0]) * draws[:, :TRIES])
+    """(top, left, height, width), each (B,): `augment.random_box` for many, from random (B, 2 x TRIES + 2)."""
+    area = height * width * (scale[0] + (scale[1] - scale[0]) * random[:, :TRIES])
     low, high = math.log(ratio[0]), math.log(ratio[1])
-    shape = np.exp(low + (high - low) * draws[:, TRIES : 2 * TRIES])
+    shape = np.exp(low + (high - low) * random[:, TRIES : 2 * TRIES])
     h, w = np.rint(np.sqrt(area / shape)), np.rint(np.sqrt(area * shape))
     fits = (h > 0) & (h <= height) & (w > 0) & (w <= width)
     first = fits.argmax(axis=1)[:, None]
@@ -137,19 +136,19 @@ def random_boxes(
     best = min(max(width / height, ratio[0]), ratio[1])
     h = np.where(some, np.take_along_axis(h, first, 1)[:, 0], min(height, max(round(width / best), 1)))
     w = np.where(some, np.take_along_axis(w, first, 1)[:, 0], min(width, max(round(height * best), 1)))
-    top = np.where(some, np.floor(draws[:, -2] * (height - h + 1)), (height - h) // 2)
-    left = np.where(some, np.floor(draws[:, -1] * (width - w + 1)), (width - w) // 2)
+    top = np.where(some, np.floor(random[:, -2] * (height - h + 1)), (height - h) // 2)
+    left = np.where(some, np.floor(random[:, -1] * (width - w + 1)), (width - w) // 2)
     return tuple(side.astype(np.int64) for side in (top, left, h, w))
 
 
-def _shift(images: Tensor, pad: int, draws: Draws, mirrored: Tensor) -> tuple[Tensor, Tensor]:
+def _shift(images: Tensor, pad: int, random: Uniforms, mirrored: Tensor) -> tuple[Tensor, Tensor]:
     """Shifted by up to `pad` pixels each way with the border reflected, and mirrored: (B, C, H, W) uint8; the boxes.
 
     Each output row and column is looked up by number, so nothing is padded and no value changes.
     """
     count, channels, height, width = images.shape
     pad = min(pad, height - 1, width - 1)
-    by = torch.from_numpy(np.floor(draws[:, :2] * (2 * pad + 1)).astype(np.int64)) - pad  # (B, 2)
+    by = torch.from_numpy(np.floor(random[:, :2] * (2 * pad + 1)).astype(np.int64)) - pad  # (B, 2)
     rows = _reflect(torch.arange(height) + by[:, :1], height)  # (B, H)
     columns = _reflect(torch.arange(width) + by[:, 1:], width)  # (B, W)
     columns = torch.where(mirrored[:, None], columns.flip(1), columns)
@@ -164,12 +163,12 @@ def _reflect(place: Tensor, side: int) -> Tensor:
 
 
 def _crop(
-    images: Tensor, preprocess: Preprocess, augment: Augment, draws: Draws, mirrored: Tensor
+    images: Tensor, preprocess: Preprocess, augment: Augment, random: Uniforms, mirrored: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Random boxes resampled to (H, W), some mirrored, by one bilinear lookup: (B, C, H, W) float; and the boxes."""
     assert augment.crop_scale is not None
     height, width = images.shape[2:]
-    boxes = random_boxes(draws, height, width, augment.crop_scale, augment.crop_ratio)
+    boxes = random_boxes(random, height, width, augment.crop_scale, augment.crop_ratio)
     top, left, h, w = (torch.from_numpy(side).float() for side in boxes)
     theta = torch.zeros(len(images), 2, 3)  # from the view's -1 to 1 to the image's
     theta[:, 0, 0] = torch.where(mirrored, -w, w) / width
@@ -182,9 +181,9 @@ def _crop(
     return views, torch.stack([top / height, left / width, h / height, w / width], dim=1)
 
 
-def _jitter(images: Tensor, strength: float, draws: Draws) -> Tensor:
+def _jitter(images: Tensor, strength: float, random: Uniforms) -> Tensor:
     """Brightness, contrast and saturation of each image, in this order: float from 0 to 255."""
-    factors = torch.from_numpy(1 + strength * (2 * draws - 1)).float()[:, :, None, None, None]  # (B, 3, 1, 1, 1)
+    factors = torch.from_numpy(1 + strength * (2 * random - 1)).float()[:, :, None, None, None]  # (B, 3, 1, 1, 1)
     out = (images.float() * factors[:, 0]).clamp_(0, 255)
     out = torch.lerp(luma(out).mean((2, 3), keepdim=True), out, factors[:, 1]).clamp_(0, 255)
     return torch.lerp(luma(out), out, factors[:, 2]).clamp_(0, 255)
@@ -198,14 +197,109 @@ def luma(images: Tensor) -> Tensor:
     return (images * weights[:, None, None]).sum(1, keepdim=True)
 
 
-def _erase(images: Tensor, probability: float, colour: Tensor, draws: Draws) -> Tensor:
+def _erase(images: Tensor, probability: float, colour: Tensor, random: Uniforms) -> Tensor:
     """A rectangle of some of the images replaced by `colour` (C,)."""
     height, width = images.shape[2:]
     top, left, h, w = (
-        torch.from_numpy(side)[:, None] for side in random_boxes(draws[:, 1:], height, width, ERASE_AREA, ERASE_RATIO)
+        torch.from_numpy(side)[:, None] for side in random_boxes(random[:, 1:], height, width, ERASE_AREA, ERASE_RATIO)
     )
     row, column = torch.arange(height), torch.arange(width)
     rows, columns = (row >= top) & (row < top + h), (column >= left) & (column < left + w)  # (B, H), (B, W)
-    chosen = torch.from_numpy(draws[:, 0] < probability)
+    chosen = torch.from_numpy(random[:, 0] < probability)
     hole = (rows & chosen[:, None])[:, None, :, None] & columns[:, None, None, :]  # (B, 1, H, W)
     return torch.where(hole, colour.to(images.dtype)[:, None, None], images)
+
+
+class Rectangle(NamedTuple):
+    """Rows and columns, from the first to before the last."""
+
+    top: int
+    bottom: int
+    left: int
+    right: int
+
+    @property
+    def area(self) -> int:
+        return (self.bottom - self.top) * (self.right - self.left)
+
+
+def mix(batch: Batch, classes: int, augment: Augment, *, seed: int, epoch: int, patch: int | None = None) -> Batch:
+    """The batch with its plain views mixed, and soft targets (B, K) that sum to 1; so are targets of patches, if any.
+
+    Targets may have been soft before. Mixup (Zhang et al. 2018) blends two images, CutMix (Yun et al. 2019) exchanges
+    a rectangle, MixToken (Jiang et al. 2021) one of entire patches; with several, one is drawn. Neighbours in the batch
+    are a pair, whose random numbers are a pure function of (seed, epoch, index of the first): nothing changes where a
+    batch is divided between pairs. Of an odd number, the last image stays as it is.
+
+    patch: the side of the model's patches, in pixels.
+    """
+    images, index, tokens = batch.images, batch.index.tolist(), batch.token_targets
+    mixed, lam, partner = images.clone(), torch.ones(len(images), 1), torch.arange(len(images))
+    token_lam = None if tokens is None else torch.ones(*tokens.shape[:2], 1)  # what is left of each patch
+    for first in range(0, len(images) - 1, 2):
+        both = slice(first, first + 2)
+        rng = generator(seed, epoch, index[first], MIX)
+        mixed[both], lam[both], hole = _mix_pair(images[both], augment, rng, patch)
+        if token_lam is not None:
+            assert patch is not None
+            token_lam[both] = lam[both, None] if hole is None else 1 - covered(hole, images.shape[2:], patch)
+        partner[both] = partner[both].flip(0)
+    soft = F.one_hot(batch.targets, classes).float() if batch.targets.ndim == 1 else batch.targets
+    view = replace(batch.views["image"], images=mixed[:, None])
+    if tokens is not None and token_lam is not None:
+        tokens = torch.lerp(tokens[partner], tokens, token_lam)
+    return replace(
+        batch,
+        views={**batch.views, "image": view},
+        targets=torch.lerp(soft[partner], soft, lam),
+        partner=batch.index[partner],
+        lam=lam[:, 0],
+        token_targets=tokens,
+    )
+
+
+def _mix_pair(
+    pair: Tensor, augment: Augment, rng: np.random.Generator, patch: int | None
+) -> tuple[Tensor, float, Rectangle | None]:
+    """Two images (2, C, H, W), each with something of the other; what is left of its own; what was exchanged."""
+    kinds = [name for name in ("cutmix", "mixup", "mixtoken") if getattr(augment, name) > 0]
+    kind = kinds[int(rng.random() * len(kinds))] if len(kinds) > 1 else kinds[0]
+    alpha = getattr(augment, kind)
+    lam = float(rng.beta(alpha, alpha))
+    if kind == "mixup":
+        return torch.lerp(pair.flip(0), pair, lam), lam, None
+    height, width = pair.shape[2:]
+    if kind == "cutmix":
+        hole = _rectangle(height, width, lam, rng)
+        return _exchange(pair, hole), 1 - hole.area / (height * width), hole
+    assert patch is not None
+    rows, columns = -(-height // patch), -(-width // patch)
+    cells = _rectangle(rows, columns, lam, rng)
+    top, bottom, left, right = (patch * edge for edge in cells)
+    hole = Rectangle(top, min(bottom, height), left, min(right, width))
+    return _exchange(pair, hole), 1 - cells.area / (rows * columns), hole
+
+
+def _rectangle(height: int, width: int, lam: float, rng: np.random.Generator) -> Rectangle:
+    """About 1 - lam of an area, at a random place, cut at the borders."""
+    h, w = (round(side * (1 - lam) ** 0.5) for side in (height, width))
+    row, column = int(rng.random() * height), int(rng.random() * width)
+    top, left = row - h // 2, column - w // 2
+    return Rectangle(max(top, 0), min(top + h, height), max(left, 0), min(left + w, width))
+
+
+def _exchange(pair: Tensor, hole: Rectangle) -> Tensor:
+    """Two images (2, C, H, W) with what lies in the rectangle exchanged."""
+    mixed, (top, bottom, left, right) = pair.clone(), hole
+    mixed[:, :, top:bottom, left:right] = pair.flip(0)[:, :, top:bottom, left:right]
+    return mixed
+
+
+def covered(hole: Rectangle, size: tuple[int, ...], patch: int) -> Tensor:
+    """(N, 1): which fraction of each patch of an image (height, width) a rectangle covers."""
+    sides = []
+    for start, end, pixels in ((hole.top, hole.bottom, size[0]), (hole.left, hole.right, size[1])):
+        first, last = patch_edges(pixels, patch)
+        inside = (last.clamp(max=end) - first.clamp(min=start)).clamp(min=0)
+        sides.append(inside / (last - first))
+    return (sides[0][:, None] * sides[1]).float().reshape(-1, 1)

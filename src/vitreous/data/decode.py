@@ -15,7 +15,10 @@ from __future__ import annotations
 
 import errno
 import io
+import logging
 import math
+import mmap
+import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,52 +29,59 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
-from vitreous.data.once import say_once
 from vitreous.errors import UserError
 from vitreous.inputs import file_kind, reason, size_text
 from vitreous.memory import available_memory
 
+# What is opened, by content and not by name. Pillow's rarer decoders are never tried on a stranger's bytes.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
-"""What is opened, by content and not by name. Pillow's rarer decoders are never tried on a stranger's bytes."""
 
+# Which names in a folder are taken for images, in lower case.
 IMAGE_SUFFIXES = frozenset(
     (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm")
 )
-"""Which names in a folder are taken for images, in lower case."""
-
+# 67 megapixels, some 270 MB when decoded: above every common camera, below what fills a small machine's memory.
 MAX_PIXELS = 2**26
-"""67 megapixels, some 270 MB when decoded: above every common camera, below what fills a small machine's memory."""
-
+# Of a file: eight for each pixel, as 16 bits of four channels take. Some decoders read all of a file at once.
 MAX_BYTES = 8 * MAX_PIXELS
-"""Of a file: eight for each pixel, as 16 bits of four channels take. Some decoders read all of a file at once."""
-
+DECODING_BYTES = 12 * MAX_PIXELS  # what the largest image takes, when it is decoded and converted
 SHORTAGES = (errno.ENOMEM, errno.EMFILE, errno.ENFILE)
-OUT_OF_MEMORY = "out of memory"
-"""How Pillow begins the error of a decoder that got none, which has no class or number of its own."""
-DECODING_BYTES = 12 * MAX_PIXELS
-"""What the largest image takes, when it is decoded and converted."""
-
-NO_END = "no end marker"
-"""In the `info` of an image whose file lacks nothing but that."""
+OUT_OF_MEMORY = "out of memory"  # how Pillow begins the error of a decoder that got none, which has no class of its own
+NO_END = "no end marker"  # in the `info` of an image whose file lacks nothing but that
+_ORIGINAL_SIZE = "original size"  # in the `info` of an image that was decoded at a smaller scale
 
 _ORIENTATION = 0x0112
+
+
+class _Turn(NamedTuple):
+    how: Image.Transpose
+    mirror_x: bool  # what was on the right is then on the left, or at the top where width becomes height
+    mirror_y: bool
+    swap: bool  # width becomes height
+
+
 _UPRIGHT = {
-    2: Image.Transpose.FLIP_LEFT_RIGHT,
-    3: Image.Transpose.ROTATE_180,
-    4: Image.Transpose.FLIP_TOP_BOTTOM,
-    5: Image.Transpose.TRANSPOSE,
-    6: Image.Transpose.ROTATE_270,
-    7: Image.Transpose.TRANSVERSE,
-    8: Image.Transpose.ROTATE_90,
+    2: _Turn(Image.Transpose.FLIP_LEFT_RIGHT, True, False, False),
+    3: _Turn(Image.Transpose.ROTATE_180, True, True, False),
+    4: _Turn(Image.Transpose.FLIP_TOP_BOTTOM, False, True, False),
+    5: _Turn(Image.Transpose.TRANSPOSE, False, False, True),
+    6: _Turn(Image.Transpose.ROTATE_270, False, True, True),
+    7: _Turn(Image.Transpose.TRANSVERSE, True, True, True),
+    8: _Turn(Image.Transpose.ROTATE_90, True, False, True),
 }
-_FROM_RIGHT = {_UPRIGHT[2], _UPRIGHT[3], _UPRIGHT[7], _UPRIGHT[8]}
-"""Turns after which what was on the right is on the left, or at the top where width becomes height."""
-_FROM_BOTTOM = {_UPRIGHT[3], _UPRIGHT[4], _UPRIGHT[6], _UPRIGHT[7]}
-_LYING = {_UPRIGHT[5], _UPRIGHT[6], _UPRIGHT[7], _UPRIGHT[8]}
-_EXTENT = "extent in full"
-"""In the `info` of an image that was decoded at a smaller scale."""
 _END, _FILLINGS = b"\xff\xd9", (b"\x55" * 64, b"\xaa" * 64)
-_SAYING_HOW_IT_LIES = ("exif", "Raw profile type exif", "XML:com.adobe.xmp", "xmp")
+_ORIENTATION_NOTES = ("exif", "Raw profile type exif", "XML:com.adobe.xmp", "xmp")
+
+log = logging.getLogger("vitreous")
+_LOGGED_BY = mmap.mmap(-1, 8)  # the process group that has logged: memory that processes forked later share
+
+
+def log_once(sentence: str) -> None:
+    """Log the sentence, unless a process of the same group, which is that of one command, has logged one here."""
+    group = (os.getpgrp() if hasattr(os, "getpgrp") else 1).to_bytes(8, "little")
+    if _LOGGED_BY[:] != group:
+        _LOGGED_BY[:] = group
+        log.info(sentence)
 
 
 class ImageError(UserError):
@@ -82,21 +92,19 @@ class ImageError(UserError):
 
     def __init__(self, name: str, reason: str, temporary: bool = False) -> None:
         super().__init__(f"{name}: {reason}")
-        self.name = name
-        self.reason = reason
-        self.temporary = temporary
+        self.name, self.reason, self.temporary = name, reason, temporary
 
     def __reduce__(self) -> tuple[type[ImageError], tuple[str, str, bool]]:
         return type(self), (self.name, self.reason, self.temporary)
 
 
-class Extent(NamedTuple):
+class OriginalSize(NamedTuple):
     """How large an image is in full, and where the whole of it lies in the pixels that were decoded."""
 
     height: int
     width: int
+    # Left, top, right and bottom. At a half, seven pixels become four, of which the last is half beyond the border.
     box: tuple[float, float, float, float]
-    """Left, top, right and bottom. At a half, seven pixels become four, of which the last is half beyond the border."""
 
 
 class Header(NamedTuple):
@@ -109,53 +117,47 @@ class Header(NamedTuple):
 
 
 def open_image(
-    source: Path | bytes,
-    *,
-    channels: int = 3,
-    at_least: int | None = None,
-    max_pixels: int = MAX_PIXELS,
-    name: str | None = None,
+    source: Path | bytes, *, channels: int = 3, at_least: int | None = None, name: str | None = None
 ) -> Image.Image:
     """The image in a file, or in its bytes, as upright 8-bit "RGB" (3 channels) or "L" (1 channel).
 
     at_least: a JPEG may be decoded at a half, quarter or eighth, as long as its short side keeps this many pixels.
-    max_pixels: larger images are refused before they are decoded.
     name: what errors call it, if not its path.
     """
     check_channels(channels)
-    with _opened(source, max_pixels, name) as image:
+    with _opened(source, name) as image:
         width, height = image.size
         if at_least is not None:
             image.draft(None, (at_least, at_least))
         kind, scale = image.format, round(width / image.width)
         loaded = _load(image, source, at_least)
         if scale > 1:
-            loaded.info[_EXTENT] = Extent(height, width, (0.0, 0.0, width / scale, height / scale))
+            loaded.info[_ORIGINAL_SIZE] = OriginalSize(height, width, (0.0, 0.0, width / scale, height / scale))
         if NO_END in loaded.info:
-            say_once(
-                f"{name or _called(source)}: a JPEG without its end marker; it lacks nothing else, so it is read, as "
+            log_once(
+                f"{name or _name_of(source)}: a JPEG without its end marker; it lacks nothing else, so it is read, as "
                 "others like it will be."
             )
         return _to_channels(_upright(loaded), channels, kind)
 
 
-def extent(image: Image.Image) -> Extent:
+def original_size(image: Image.Image) -> OriginalSize:
     """How large the image is in its file; one that was not decoded at a smaller scale is as large as it is."""
-    known = image.info.get(_EXTENT)
-    if isinstance(known, Extent) and image.size == (math.ceil(known.box[2]), math.ceil(known.box[3])):
+    known = image.info.get(_ORIGINAL_SIZE)
+    if isinstance(known, OriginalSize) and image.size == (math.ceil(known.box[2]), math.ceil(known.box[3])):
         return known
-    return Extent(image.height, image.width, (0.0, 0.0, image.width, image.height))
+    return OriginalSize(image.height, image.width, (0.0, 0.0, image.width, image.height))
 
 
 def prepare_image(image: Image.Image, *, channels: int = 3) -> Image.Image:
     """An image that Pillow has opened or made, as `open_image` would give it; the given one stays as it is."""
     check_channels(channels)
-    with _readable("the image", MAX_PIXELS):
+    with _readable("the image"):
         image.load()
-        made = _to_channels(_upright(image), channels, image.format)
-    made = made.copy() if made is image else made
-    made.info.pop(_EXTENT, None)  # what somebody made of an image is an image of its own
-    return made
+        prepared = _to_channels(_upright(image), channels, image.format)
+    prepared = prepared.copy() if prepared is image else prepared
+    prepared.info.pop(_ORIGINAL_SIZE, None)  # what somebody made of an image is an image of its own
+    return prepared
 
 
 def check_channels(channels: int) -> None:
@@ -167,50 +169,52 @@ def check_channels(channels: int) -> None:
         )
 
 
-def open_values(path: Path, *, max_pixels: int = MAX_PIXELS) -> NDArray[np.uint8]:
+def open_values(path: Path) -> NDArray[np.uint8]:
     """(height, width): the numbers in a file such as a mask, not the colours that they may stand for."""
-    with _opened(path, max_pixels, None) as image:
+    with _opened(path, None) as image:
         image.load()
         return np.asarray(image if image.mode in ("L", "P") else image.convert("L"), np.uint8)
 
 
 def read_content(path: Path) -> bytes:
-    """All bytes of an image's file."""
-    name = str(path)
-    _check_size(path, name)
-    with _readable(name, MAX_PIXELS):
+    _check_size(path, str(path))
+    with _readable(str(path)):
         return path.read_bytes()
 
 
-def read_header(source: Path | bytes, *, max_pixels: int = MAX_PIXELS, name: str | None = None) -> Header:
+def read_header(source: Path | bytes, *, name: str | None = None) -> Header:
     """Size and kind of an image, without decoding it. The size is as stored, before the camera's orientation."""
-    with _opened(source, max_pixels, name) as image:
+    with _opened(source, name) as image:
         return Header(image.width, image.height, image.mode, image.format or "")
 
 
+def _name_of(source: Path | bytes) -> str:
+    return "the image" if isinstance(source, bytes) else str(source)
+
+
 @contextmanager
-def _opened(source: Path | bytes, max_pixels: int, name: str | None) -> Iterator[Image.Image]:
+def _opened(source: Path | bytes, name: str | None) -> Iterator[Image.Image]:
     """A Pillow image with its header read and its size accepted; whatever then goes wrong becomes a `ImageError`."""
-    name = name or _called(source)
+    name = name or _name_of(source)
     _check_size(source, name)
-    with _readable(name, max_pixels), warnings.catch_warnings():
+    with _readable(name), warnings.catch_warnings():
         # Pillow warns about large images and odd metadata; the first are refused below, the second harmless.
         warnings.simplefilter("ignore")
         with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS) as image:
-            if image.width * image.height > max_pixels:
-                raise ImageError(name, _too_large(f"{image.width}x{image.height}", max_pixels))
+            if image.width * image.height > MAX_PIXELS:
+                raise ImageError(name, _too_large(f"{image.width}x{image.height}"))
             yield image
 
 
 @contextmanager
-def _readable(name: str, max_pixels: int) -> Iterator[None]:
+def _readable(name: str) -> Iterator[None]:
     """Within, whatever is wrong with an image becomes a `ImageError`; what the machine lacks does not."""
     try:
         yield
     except ImageError:
         raise
     except Image.DecompressionBombError:
-        raise ImageError(name, _too_large("it", max_pixels)) from None
+        raise ImageError(name, _too_large("it")) from None
     except UnidentifiedImageError:
         kinds = ", ".join(FORMATS)
         raise ImageError(name, f"not an image of a known kind ({kinds}); convert or delete it.") from None
@@ -239,26 +243,14 @@ def _check_shortage(error: Exception) -> None:
             raise MemoryError(str(error)) from error
 
 
-def _too_large(what: str, max_pixels: int) -> str:
-    return f"{what} has more pixels than the limit of {max_pixels / 1e6:.0f} million; make it smaller."
-
-
-def _called(source: Path | bytes) -> str:
-    return "the image" if isinstance(source, bytes) else str(source)
+def _too_large(what: str) -> str:
+    return f"{what} has more pixels than the limit of {MAX_PIXELS / 1e6:.0f} million; make it smaller."
 
 
 def _check_size(source: Path | bytes, name: str) -> None:
     """Refuse what is no regular file, for opening a pipe would wait for ever, and what has no bytes or too many."""
-    size = len(source) if isinstance(source, bytes) else _file_size(source, name)
-    if size == 0:
-        raise ImageError(name, "the file is empty (0 bytes); restore or delete it.")
-    if size > MAX_BYTES:
-        raise ImageError(name, f"{size_text(size)}, more than the limit of {size_text(MAX_BYTES)}; make it smaller.")
-
-
-def _file_size(path: Path, name: str) -> int:
     try:
-        status = path.stat()
+        status = None if isinstance(source, bytes) else source.stat()
     except FileNotFoundError:
         raise ImageError(name, "there is no such file; check the path.") from None
     except PermissionError:
@@ -267,9 +259,13 @@ def _file_size(path: Path, name: str) -> int:
     except (OSError, ValueError) as error:
         _check_shortage(error)
         raise ImageError(name, f"cannot be opened ({reason(error)}); check the path.", temporary=True) from None
-    if (kind := file_kind(status.st_mode)) != "file":
+    if status is not None and (kind := file_kind(status.st_mode)) != "file":
         raise ImageError(name, f"this is a {kind}, not an image; give a file.")
-    return status.st_size
+    size = len(source) if isinstance(source, bytes) else status.st_size if status is not None else 0
+    if size == 0:
+        raise ImageError(name, "the file is empty (0 bytes); restore or delete it.")
+    if size > MAX_BYTES:
+        raise ImageError(name, f"{size_text(size)}, more than the limit of {size_text(MAX_BYTES)}; make it smaller.")
 
 
 def _load(image: Image.Image, source: Path | bytes, at_least: int | None) -> Image.Image:
@@ -307,28 +303,20 @@ def _upright(image: Image.Image) -> Image.Image:
         orientation = image.getexif().get(_ORIENTATION, 1)
     except Exception:  # broken metadata says nothing about the pixels, which are fine
         return image
-    turn = _UPRIGHT.get(orientation)
-    if turn is None:
+    if (turn := _UPRIGHT.get(orientation)) is None:
         return image
-    turned = image.transpose(turn)
-    if _EXTENT in image.info:
-        turned.info[_EXTENT] = _turned(extent(image), image.size, turn)
-    for note in _SAYING_HOW_IT_LIES:
+    turned = image.transpose(turn.how)
+    if _ORIGINAL_SIZE in image.info:
+        height, width, (left, top, right, bottom) = original_size(image)
+        if turn.mirror_x:
+            left, right = image.width - right, image.width - left
+        if turn.mirror_y:
+            top, bottom = image.height - bottom, image.height - top
+        size = (width, height, (top, left, bottom, right)) if turn.swap else (height, width, (left, top, right, bottom))
+        turned.info[_ORIGINAL_SIZE] = OriginalSize(*size)
+    for note in _ORIENTATION_NOTES:
         turned.info.pop(note, None)  # else whoever is given this image would turn it once more
     return turned
-
-
-def _turned(whole: Extent, size: tuple[int, int], turn: Image.Transpose) -> Extent:
-    """What becomes of the extent of an image of this width and height when it is turned."""
-    left, top, right, bottom = whole.box
-    width, height = size
-    if turn in _FROM_RIGHT:
-        left, right = width - right, width - left
-    if turn in _FROM_BOTTOM:
-        top, bottom = height - bottom, height - top
-    if turn in _LYING:
-        return Extent(whole.width, whole.height, (top, left, bottom, right))
-    return Extent(whole.height, whole.width, (left, top, right, bottom))
 
 
 def _to_channels(image: Image.Image, channels: int, kind: str | None) -> Image.Image:

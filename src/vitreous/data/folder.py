@@ -1,10 +1,11 @@
-"""Images as files: a folder with a folder for each class, or a flat folder."""
+"""Images as files: a folder with a folder for each class, or a flat folder, and notes of what is skipped."""
 
 from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +14,15 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vitreous.data.decode import IMAGE_SUFFIXES, Header, open_image, read_content, read_header
-from vitreous.data.source import (
-    SPLIT_NAMES,
-    Data,
-    Labels,
-    NoClassesError,
-    Source,
-    Split,
-    check_classes,
-    order_classes,
-)
-from vitreous.data.walk import FolderWalk, entries, has_images, is_folder, is_image
+from vitreous.data.rng import Index
+from vitreous.data.source import SPLIT_NAMES, Data, Labels, NoClassesError, Source, Split, check_classes, order_classes
 from vitreous.errors import UserError
-from vitreous.inputs import as_text
+from vitreous.inputs import as_text, file_kind
+
+# Names of images, in lower case, of kinds that are not opened: who has them should hear of it.
+FOREIGN_SUFFIXES = frozenset(
+    (".avif", ".heic", ".heif", ".jxl", ".jp2", ".j2k", ".svg", ".eps", ".psd", ".tga", ".exr", ".ico", ".dng", ".cr2")
+) | {".cr3", ".nef", ".arw", ".orf", ".raf", ".rw2"}
 
 
 class Names:
@@ -40,9 +37,9 @@ class Names:
     @classmethod
     def of(cls, block: NDArray[np.uint8], ends: NDArray[np.int64]) -> Names:
         """Those that `arrays` gave."""
-        made = cls()
-        made._bytes, made._ends = block, ends
-        return made
+        names = cls()
+        names._bytes, names._ends = block, ends
+        return names
 
     def arrays(self) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
         """All bytes, and where each name ends, (n,)."""
@@ -53,7 +50,6 @@ class Names:
         return Names.of, self.arrays()
 
     def append(self, name: str) -> None:
-        """One more."""
         assert isinstance(self._bytes, bytearray)
         assert isinstance(self._ends, array)
         self._bytes += os.fsencode(name)
@@ -71,27 +67,17 @@ class FolderSource(Source):
     """Image files below a folder."""
 
     def __init__(
-        self,
-        root: Path,
-        names: Names,
-        labels: Labels,
-        classes: tuple[str, ...],
-        rows: NDArray[np.int64] | None = None,
+        self, root: Path, names: Names, labels: Labels, classes: tuple[str, ...], rows: Index | None = None
     ) -> None:
         """names: paths below `root`; rows (n,): which of them, None for all; labels: (n,)."""
-        self.root = root
-        self.labels = labels
-        self.classes = classes
-        self._names = names
+        self.root, self.labels, self.classes, self._names = root, labels, classes, names
         self._rows = np.arange(len(names)) if rows is None else rows
 
     @property
-    def whole(self) -> int:
-        """All files that were found."""
+    def total(self) -> int:
         return len(self._names)
 
     def name(self, index: int) -> str:
-        """The file's path."""
         return str(self.path(index))
 
     def key(self, index: int) -> str:
@@ -99,36 +85,126 @@ class FolderSource(Source):
         return self._names[int(self._rows[index])].replace(os.sep, "/")
 
     def path(self, index: int) -> Path:
-        """The file's path."""
         return self.root / self._names[int(self._rows[index])]
 
     def read(self, index: int, *, channels: int = 3, at_least: int | None = None) -> Image.Image:
-        """The decoded image."""
         return open_image(self.path(index), channels=channels, at_least=at_least)
 
     def header(self, index: int) -> Header:
-        """What the file's first bytes say."""
         return read_header(self.path(index))
 
     def content(self, index: int) -> bytes:
-        """The file's bytes."""
         return read_content(self.path(index))
 
     def size(self, index: int) -> int:
-        """The file's size."""
         try:
             return self.path(index).stat().st_size
         except (OSError, ValueError):
             return 0
 
-    def subset(self, indices: Sequence[int] | Labels) -> FolderSource:
-        """These files."""
-        chosen = np.asarray(indices, dtype=np.int64)
-        return FolderSource(self.root, self._names, self.labels[chosen], self.classes, self._rows[chosen])
 
-    def with_labels(self, labels: Labels, classes: tuple[str, ...]) -> FolderSource:
-        """The same files with other labels."""
-        return FolderSource(self.root, self._names, labels, classes, self._rows)
+class FolderWalk:
+    """Goes through folders; remembers what it skipped."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.skipped: Counter[str] = Counter()  # how many of each kind: ".avif", "pipe", "link that leads nowhere"
+
+    def images(self, root: Path, below: str = "") -> Iterator[str]:
+        """Paths, below `root`, of all image files in `root/below` and the folders in it.
+
+        Links are followed, but no folder is entered twice and none that holds the start, so loops end.
+        """
+        seen = {_identity(root)} if below else set()
+        waiting = [below]
+        while waiting:
+            folder = waiting.pop()
+            where = os.path.join(root, folder)  # noqa: PTH118  a Path for each of a million files is slow
+            if _identity(where) in seen:
+                self.notes.append(f"{where}: a link to a folder that was already read, passed over.")
+                continue
+            seen.add(_identity(where))
+            with os.scandir(where) as found:
+                for entry in found:
+                    if _hidden(entry.name):
+                        continue
+                    name = f"{folder}{os.sep}{entry.name}" if folder else entry.name
+                    if is_folder(entry):
+                        waiting.append(name)
+                    elif is_image(entry):
+                        yield name
+                    elif (kind := _foreign_kind(entry)) is not None:
+                        self.skipped[kind] += 1
+            waiting.sort(reverse=True)
+
+    def remarks(self, root: Path) -> tuple[str, ...]:
+        """The notes, and one on what was skipped, by kind."""
+        if not self.skipped:
+            return tuple(self.notes)
+        return (*self.notes, f"{root}: passed over {self._kinds()}, which cannot be read as images here.")
+
+    def nothing(self, root: Path, instead: str) -> str:
+        """The sentence for a folder without images."""
+        skipped = f" (but {self._kinds()}, which cannot be read here)" if self.skipped else ""
+        return f"{root}: there are no images here{skipped}; {instead}."
+
+    def _kinds(self) -> str:
+        ordered = sorted(self.skipped.items(), key=lambda pair: (-pair[1], pair[0]))
+        return ", ".join(f"{count:,} {kind}" for kind, count in ordered)
+
+
+def has_images(root: Path, below: str = "") -> bool:
+    return next(FolderWalk().images(root, below), None) is not None
+
+
+def entries(folder: str | Path) -> list[os.DirEntry[str]]:
+    """What is in a folder, by name, without hidden files."""
+    with os.scandir(folder) as found:
+        return sorted((entry for entry in found if not _hidden(entry.name)), key=lambda entry: entry.name)
+
+
+def is_folder(entry: os.DirEntry[str]) -> bool:
+    """Whether it is a folder, or a link to one."""
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself
+        return False
+
+
+def is_image(entry: os.DirEntry[str]) -> bool:
+    """Whether it can be an image. A broken link counts: it is reported as unreadable, not lost in silence."""
+    return _suffix(entry) in IMAGE_SUFFIXES and _kind(entry) in ("file", None)
+
+
+def _foreign_kind(entry: os.DirEntry[str]) -> str | None:
+    """What a person should hear of that is neither a folder nor an image; None for files of any other kind."""
+    kind = _kind(entry)
+    if kind == "file":
+        return _suffix(entry) if _suffix(entry) in FOREIGN_SUFFIXES else None
+    return kind or "link that leads nowhere"
+
+
+def _kind(entry: os.DirEntry[str]) -> str | None:
+    """ "file", "pipe"...; None for a link that leads nowhere."""
+    try:
+        # Most systems say with the name whether it is a plain file: then it need not be asked.
+        return "file" if entry.is_file() else file_kind(entry.stat().st_mode)
+    except OSError:
+        return None
+
+
+def _suffix(entry: os.DirEntry[str]) -> str:
+    return os.path.splitext(entry.name)[1].lower()  # noqa: PTH122
+
+
+def _identity(folder: str | Path) -> tuple[int, int]:
+    status = os.stat(folder)  # noqa: PTH116
+    return status.st_dev, status.st_ino
+
+
+def _hidden(name: str) -> bool:
+    """Files of the system, such as the "._cat.jpg" that a Mac leaves beside every image."""
+    return name.startswith(".") or name == "__MACOSX"
 
 
 def open_folder(root: Path) -> Data:
@@ -157,7 +233,7 @@ def open_folder(root: Path) -> Data:
     return Data(splits, classes, walk.remarks(root))
 
 
-def open_unlabelled(root: Path) -> Data:
+def open_unlabelled_folder(root: Path) -> Data:
     """Data from all images below a folder, without labels; what lies in train, val and test folders stays apart."""
     walk = FolderWalk()
     parts = _split_folders(root, walk)
@@ -167,13 +243,14 @@ def open_unlabelled(root: Path) -> Data:
     if parts and any(is_image(entry) for entry in entries(root)):
         beside = " and ".join(path.name for path in parts.values())
         walk.notes.append(f"{root}: images beside the {beside} folders, passed over.")
-    places = parts or {"train": root}
-    splits: dict[Split, Source] = {split: images_below(folder, walk) for split, folder in places.items()}
+    splits: dict[Split, Source] = {
+        split: images_below(folder, walk) for split, folder in (parts or {"train": root}).items()
+    }
     return Data(splits, (), walk.remarks(root))
 
 
 def images_below(root: Path, walk: FolderWalk) -> FolderSource:
-    """All images below a folder, in the order of their paths; `walk` remembers what was passed over."""
+    """All images below a folder, in the order of their paths; `walk` remembers what was skipped."""
     names = sorted(walk.images(root))
     if not names:
         raise UserError(walk.nothing(root, f"give a folder with {', '.join(sorted(IMAGE_SUFFIXES))} files"))

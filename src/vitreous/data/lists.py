@@ -18,9 +18,7 @@ from vitreous.errors import UserError
 from vitreous.inputs import as_text, open_input, parse_json
 from vitreous.memory import check_memory
 
-LIST_SUFFIXES = (".csv", ".jsonl", ".ndjson")
-MOST_LINE = 2**16
-"""Bytes of a line; a longer one is no path and a label, and a file without line ends would fill the memory."""
+MAX_LINE_BYTES = 2**16  # a longer line is no path and a label, and a file without line ends would fill the memory
 
 
 class ListLine(NamedTuple):
@@ -41,14 +39,18 @@ def open_list(path: Path) -> Data:
     with open_input(path) as file:
         for row in rows_of(path, file):
             if not numbers:
-                _check_first(path, row)
+                first = path.parent / row.path  # paths seen from another folder are refused at once
+                if not os.path.lexists(first):
+                    raise UserError(
+                        f"{path}: there is no file {first}; write paths as seen from the folder of the list."
+                    )
             labels[row.split].append(numbers.setdefault(row.label, len(numbers)))
             names[row.split].append(row.path)
     if not numbers:
         raise UserError(f"{path}: the list is empty; give one line per image, with path and label.")
     classes = order_classes(numbers)
-    place = {name: i for i, name in enumerate(classes)}
-    ordered = np.array([place[name] for name in numbers], dtype=np.int64)
+    number_of = {name: i for i, name in enumerate(classes)}
+    ordered = np.array([number_of[name] for name in numbers], dtype=np.int64)
     splits: dict[Split, Source] = {
         split: FolderSource(path.parent, names[split], ordered[np.array(found)], classes)
         for split, found in labels.items()
@@ -56,13 +58,6 @@ def open_list(path: Path) -> Data:
     }
     check_classes(path, splits, classes)
     return Data(splits, classes)
-
-
-def _check_first(path: Path, row: ListLine) -> None:
-    """Refuse a list whose paths are seen from another folder at once, not when the images are read."""
-    first = path.parent / row.path
-    if not os.path.lexists(first):
-        raise UserError(f"{path}: there is no file {first}; write paths as seen from the folder of the list.")
 
 
 def _csv_rows(path: Path, file: BinaryIO) -> Iterator[ListLine]:
@@ -99,24 +94,20 @@ def _row(path: Path, number: int, row: dict[str, Any]) -> ListLine:
     known = SPLIT_NAMES.get(split.strip().lower()) if isinstance(split, str) else None
     if known is None:
         raise UserError(f"{path}, line {number}: split {split!r:.80} must be train, val or test.")
-    return ListLine(_file_name(path, number, name), as_text(str(label)), known)
-
-
-def _file_name(path: Path, number: int, name: str) -> str:
-    """A path as the system's own calls take it, whatever the locale; bytes that are no text may stand as surrogates."""
-    try:
-        return os.fsdecode(name.encode("utf-8", "surrogateescape"))
+    try:  # as the system's own calls take it, whatever the locale; bytes that are no text may stand as surrogates
+        name = os.fsdecode(name.encode("utf-8", "surrogateescape"))
     except UnicodeEncodeError:
         raise UserError(f"{path}, line {number}: path {name!a:.80} is no name that a file can have.") from None
+    return ListLine(name, as_text(str(label)), known)
 
 
 def _lines(path: Path, file: BinaryIO) -> Iterator[str]:
     """The lines of a UTF-8 text with or without its mark, each with its end."""
     number = 0
-    while line := file.readline(MOST_LINE + 1):
+    while line := file.readline(MAX_LINE_BYTES + 1):
         number += 1
-        if len(line) > MOST_LINE:
-            raise UserError(f"{path}, line {number}: longer than {MOST_LINE:,} bytes; give one line per image.")
+        if len(line) > MAX_LINE_BYTES:
+            raise UserError(f"{path}, line {number}: longer than {MAX_LINE_BYTES:,} bytes; give one line per image.")
         try:
             yield line.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:

@@ -7,32 +7,62 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from vitreous.config.data import Augment, Preprocess, View
 from vitreous.data.augment import normalise
 from vitreous.data.batch import Batch, ViewBatch
-from vitreous.data.chance import Index, sample_keys
+from vitreous.data.batch_augment import mix
+from vitreous.data.collate import BatchMaker, BatchTask, Collated, Transforms, choose_maker
 from vitreous.data.decode import check_channels
-from vitreous.data.making import BatchMaker, BatchTask, Made, MadeViews, Transforms, choose_maker
-from vitreous.data.mix import mix
+from vitreous.data.rng import Index, sample_keys
 from vitreous.data.source import Source
 from vitreous.data.token_labels import TokenLabels
-from vitreous.data.unreadable import LIMIT, check_unreadable, most_unreadable
 from vitreous.data.workers import WorkerPool, WorkersDiedError
 from vitreous.distributed.world import ALONE, World
 from vitreous.errors import UserError
 from vitreous.memory import check_memory
 
 PLAIN: Mapping[str, View] = {"image": View()}
-FEW = 256
-"""Below so many images, starting processes takes longer than they save."""
-WORKER_BYTES = 64 * 2**20
-"""What a process that decodes takes for itself, roughly: some of Python's and Pillow's memory, and two batches."""
+MIN_IMAGES_FOR_WORKERS = 256  # below that, starting processes takes longer than they save
+WORKER_BYTES = 64 * 2**20  # what a process that decodes takes for itself: Python's and Pillow's memory, and two batches
+UNREADABLE_LIMIT = 0.01  # the fraction of all images that may be unreadable; of a few images, one
+
+
+def max_unreadable(images: int, limit: float = UNREADABLE_LIMIT) -> int:
+    """How many images may be unreadable: one always may, unless the limit is 0."""
+    return max(1 if limit else 0, math.floor(limit * images))
+
+
+def check_unreadable(
+    unreadable: Mapping[str, str], images: int, limit: float = UNREADABLE_LIMIT, total: int | None = None
+) -> None:
+    """Refuse data of which too many images, or all, cannot be read.
+
+    The limit is judged on all of the data: a small random subset of good data may hold more than its fraction of bad
+    files. unreadable: path to reason. total: how many images the data have that these are a subset of; None for these
+    alone.
+    """
+    total = max(images, total or 0)
+    if len(unreadable) <= min(max_unreadable(total, limit), images - 1):
+        return
+    shown = "; ".join(f"{name}: {reason.rstrip('.')}" for name, reason in list(unreadable.items())[:3])
+    of = f" of all {total:,}" if total > images else ""
+    raise UserError(
+        f"{len(unreadable)} of {images} images cannot be read, more than the limit of {limit:.0%}{of} ({shown}); mend "
+        "or delete them."
+    )
+
+
+def readable_names(source: Source, unreadable: Container[str]) -> list[str]:
+    """The names of the images that could be read, in order."""
+    return [name for name in map(source.name, range(len(source))) if name not in unreadable]
 
 
 def choose_workers(asked: int | None, images: int | None = None, beside: int = 1) -> int:
@@ -43,7 +73,7 @@ def choose_workers(asked: int | None, images: int | None = None, beside: int = 1
     """
     cores = max(1, (os.cpu_count() or 1) // beside)
     if asked is None:
-        return 0 if images is not None and images < FEW else min(4, cores)
+        return 0 if images is not None and images < MIN_IMAGES_FOR_WORKERS else min(4, cores)
     most = max(16, 4 * cores)
     if not 0 <= asked <= most:
         raise UserError(f"workers={asked}: on {cores} cores give a number from 0 to {most}, or leave it out.")
@@ -67,7 +97,7 @@ class Loader:
     token_labels: what says of each patch of a varied image what it shows; set it before the first batch.
     world: where several processes load together, each has its part: of every shuffled batch some of the images, the
         pairs that are mixed together; else some of the batches, in the order of ranks. What they could not read counts
-        together after `share_unreadable`.
+        together after `sync_unreadable`.
 
     Where the source has soft targets, the batches of an epoch have them; plain batches have the labels.
     """
@@ -86,7 +116,7 @@ class Loader:
         shuffle: bool | None = None,
         views: Mapping[str, View] = PLAIN,
         cache_bytes: int | None = None,
-        unreadable_limit: float | None = LIMIT,
+        unreadable_limit: float | None = UNREADABLE_LIMIT,
         normalised: bool = True,
         patch: int | None = None,
         world: World = ALONE,
@@ -112,25 +142,22 @@ class Loader:
         self.unreadable: dict[str, str] = {}
         self._shared = 0  # how many of these all processes know of
         assert unreadable_limit is not None or not self.shuffle
-        whole = max(len(source), source.whole)
-        self._allowed = most_unreadable(whole, 1.0 if unreadable_limit is None else unreadable_limit)
         self._limit = unreadable_limit
         self._labels = torch.from_numpy(source.labels)
         self._learned = self._labels if source.soft is None else torch.from_numpy(source.soft)
-        wanted = Transforms(preprocess, augment, views, seed)
-        self._maker = choose_maker(source, wanted, cache_bytes, self._allowed, self.shuffle)
+        allowed = max_unreadable(max(len(source), source.total), 1.0 if unreadable_limit is None else unreadable_limit)
+        transforms = Transforms(preprocess, augment, views, seed)
+        self._maker = choose_maker(source, transforms, cache_bytes, allowed, self.shuffle)
         self.workers = 0 if isinstance(self._maker, BatchMaker) else workers
         self._processes = WorkerPool(self._maker.make, self.workers) if self.workers else None
 
     @property
     def steps_per_epoch(self) -> int:
-        """Batches in an epoch."""
         if self.shuffle:
             return len(self.source) // self.batch_size
         return math.ceil(len(self.source) / self.batch_size)
 
     def order(self, epoch: int) -> Index:
-        """The indices of all images in the order of this epoch."""
         if self.shuffle:
             return self.source.order(self.seed, epoch)
         return np.arange(len(self.source), dtype=np.int64)
@@ -144,9 +171,9 @@ class Loader:
         else:
             own, steps = slice(None), steps[self.world.rank_slice(len(steps))]
         tasks = [BatchTask(epoch, order[step * self.batch_size : (step + 1) * self.batch_size][own]) for step in steps]
-        for made in self._made(tasks):
-            if len(made.taken):
-                yield self._batch(made, epoch)
+        for collated in self._collated(tasks):
+            if len(collated.indices):
+                yield self._batch(collated, epoch)
 
     def plain_batches(self, batch_size: int, order: Index | None = None, world: World = ALONE) -> Iterator[Batch]:
         """Images as evaluation sees them, all in their order if None is given; unreadable ones are left out.
@@ -161,30 +188,31 @@ class Loader:
     def plain_rounds(self, batch_size: int, order: Index) -> Iterator[Batch | None]:
         """The same for each batch of the order; None where none of its images can be read."""
         tasks = [BatchTask(None, order[start : start + batch_size]) for start in range(0, len(order), batch_size)]
-        for made in self._made(tasks):
-            yield self._batch(made, None) if len(made.taken) else None
+        for collated in self._collated(tasks):
+            yield self._batch(collated, None) if len(collated.indices) else None
 
-    def _made(self, tasks: list[BatchTask]) -> Iterator[Made]:
+    def _collated(self, tasks: list[BatchTask]) -> Iterator[Collated]:
+        """Batches, with a note of what could not be read; too much of it is refused."""
         try:
-            for made in map(self._make_here, tasks) if self._processes is None else self._processes.run(tasks):
-                self._note(made.unreadable)
-                yield made
+            for found in map(self._make_here, tasks) if self._processes is None else self._processes.run(tasks):
+                for index, reason in sorted(found.unreadable.items()):
+                    self.unreadable[self.source.name(index)] = reason
+                self._check_unreadable()
+                yield found
         except WorkersDiedError as error:
-            raise UserError(self._obituary(error)) from None
-
-    def _obituary(self, error: WorkersDiedError) -> str:
-        first, last = (self.source.name(int(error.task.indices[at])) for at in (0, -1))
-        return (
-            f"workers={self.workers}: the processes that decode images keep dying, the last one {error.how}, at the "
-            f"images {first} to {last}; if memory is short, give fewer workers, or 0, else look at these images."
-        )
+            first, last = (self.source.name(int(error.task.indices[at])) for at in (0, -1))
+            raise UserError(
+                f"workers={self.workers}: the processes that decode images keep dying, the last one {error.how}, "
+                f"at the images {first} to {last}; if memory is short, give fewer workers, or 0, else look at these "
+                "images."
+            ) from None
 
     def close(self) -> None:
         """Stop the worker processes; a next epoch would start new ones."""
         if self._processes is not None:
             self._processes.close()
 
-    def _make_here(self, task: BatchTask) -> Made:
+    def _make_here(self, task: BatchTask) -> Collated:
         """A batch made in this process, by one thread: waiting for a second one costs more than it gives to a view."""
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
@@ -193,10 +221,10 @@ class Loader:
         finally:
             torch.set_num_threads(threads)
 
-    def _batch(self, made: Made, epoch: int | None) -> Batch:
-        index = torch.from_numpy(made.taken)
-        views = {name: self._views(found) for name, found in made.views.items()}
-        keys = torch.from_numpy(sample_keys(self.seed, epoch or 0, made.taken))
+    def _batch(self, collated: Collated, epoch: int | None) -> Batch:
+        index = torch.from_numpy(collated.indices)
+        views = {name: self._view_batch(*arrays) for name, arrays in collated.views.items()}
+        keys = torch.from_numpy(sample_keys(self.seed, epoch or 0, collated.indices))
         targets = self._labels if epoch is None else self._learned
         batch = Batch(views, targets[index], index, keys)
         if epoch is None or self.augment is None:
@@ -207,24 +235,18 @@ class Loader:
             return batch
         return mix(batch, len(self.source.classes), self.augment, seed=self.seed, epoch=epoch, patch=self.patch)
 
-    def _views(self, made: MadeViews) -> ViewBatch:
-        images = torch.from_numpy(made.images)
+    def _view_batch(self, pixels: NDArray[Any], box: NDArray[np.float32], flipped: NDArray[np.bool_]) -> ViewBatch:
+        images = torch.from_numpy(pixels)
         if self.normalised:
             images = normalise(images, self.preprocess)
-        return ViewBatch(images, torch.from_numpy(made.box), torch.from_numpy(made.flipped))
-
-    def _note(self, unreadable: dict[int, str]) -> None:
-        """Remember images that could not be read; stop when they are too many."""
-        for index, reason in sorted(unreadable.items()):
-            self.unreadable[self.source.name(index)] = reason
-        self._check_unreadable()
+        return ViewBatch(images, torch.from_numpy(box), torch.from_numpy(flipped))
 
     @property
     def has_unshared(self) -> bool:
         """Whether this process could not read an image that the others have not heard of."""
         return len(self.unreadable) > self._shared
 
-    def share_unreadable(self) -> None:
+    def sync_unreadable(self) -> None:
         """Tell all processes what any of them could not read: the limit is one for all. A collective."""
         self.unreadable = self.world.union(self.unreadable)
         self._shared = len(self.unreadable)
@@ -234,7 +256,7 @@ class Loader:
         if self._limit is None:
             return
         try:
-            check_unreadable(self.unreadable, len(self.source), self._limit, self.source.whole)
+            check_unreadable(self.unreadable, len(self.source), self._limit, self.source.total)
         except UserError:
             self.close()
             raise

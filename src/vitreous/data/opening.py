@@ -3,24 +3,87 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from vitreous.data.builtin import builtin_data
+from vitreous.data.datasets.store import PREFIX, open_dataset_folder, open_named
 from vitreous.data.decode import IMAGE_SUFFIXES
-from vitreous.data.folder import FolderSource, Names, images_below, one_image
-from vitreous.data.shards.opening import is_shards
-from vitreous.data.source import Data, NoClassesError, Source, Split, open_data
-from vitreous.data.walk import FolderWalk, has_images
+from vitreous.data.folder import (
+    FolderSource,
+    FolderWalk,
+    Names,
+    has_images,
+    images_below,
+    one_image,
+    open_folder,
+    open_unlabelled_folder,
+)
+from vitreous.data.lists import open_list
+from vitreous.data.packed import open_npz, open_packed_folder
+from vitreous.data.shards.opening import is_shards, open_shards
+from vitreous.data.source import Data, NoClassesError, Source, Split
 from vitreous.errors import UserError
-from vitreous.inputs import reason
+from vitreous.inputs import file_kind, reason
 
 log = logging.getLogger("vitreous")
 
 BUILTIN = "builtin"
+
+# Readers by what a file is called, in lower case; and of folders, in this order: None where it is of another kind.
+FILE_READERS: dict[str, Callable[[Path], Data]] = {
+    ".csv": open_list,
+    ".jsonl": open_list,
+    ".ndjson": open_list,
+    ".npz": open_npz,
+}
+FOLDER_READERS: dict[str, Callable[[Path, bool], Data | None]] = {
+    "a dataset of the table, or VTAB's lists": lambda folder, labelled: open_dataset_folder(folder),
+    "CIFAR or idx files": lambda folder, labelled: open_packed_folder(folder),
+    "image files": lambda folder, labelled: open_folder(folder) if labelled else open_unlabelled_folder(folder),
+}
+
+
+def open_data(path: str | Path, *, labelled: bool = True) -> Data:
+    """The dataset at `path`, recognised by what is there.
+
+    - a folder with a folder for each class, by itself or in each of train, val and test;
+    - a .csv or .jsonl file with path, label and perhaps split;
+    - a folder of CIFAR-10 or CIFAR-100, binary or python version, or of MNIST-style idx files, packed by gzip or not;
+    - an .npz file with x_train, y_train..., train_images, train_labels..., or images, labels;
+    - WebDataset shards: a folder of tar files, a pattern such as train-{000..009}.tar, or an address of them;
+    - a folder that `vitreous data get` made, or `data:NAME` for the one of that name; one task of VTAB-1k in its lists.
+
+    labelled: False takes any folder of files as images without labels; only train, val and test folders stay apart.
+    """
+    if not str(path):
+        raise UserError("data: an empty path; give a folder, a .csv, a .jsonl or an .npz file.")
+    if isinstance(path, str) and path.startswith(PREFIX):
+        return open_named(path)
+    try:
+        if is_shards(path):
+            return open_shards(path, labelled=labelled)
+        path = Path(path)
+        try:
+            kind = file_kind(path.stat().st_mode)
+        except ValueError as error:  # a name with a null byte
+            raise UserError(f"{str(path)!a}: cannot be read ({error}); check the path.") from None
+        if kind == "file" and (reader := FILE_READERS.get(path.suffix.lower())):
+            return reader(path)
+        for open_kind in FOLDER_READERS.values() if kind == "folder" else ():
+            if (found := open_kind(path, labelled)) is not None:
+                return found
+        what = "not a known kind of data" if kind == "file" else f"this is a {kind}, not data"
+        raise UserError(f"{path}: {what}; give a folder, a .csv, a .jsonl or an .npz file.")
+    except PermissionError as error:
+        raise UserError(f"{error.filename or path}: no permission to read it; change its mode or owner.") from None
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise UserError(f"{error.filename or path}: there is nothing of this name; check the path.") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({reason(error)}); check the path.") from None
 
 
 def open_dataset(data: str | Path | Data) -> Data:
@@ -56,13 +119,13 @@ def open_unlabelled(data: str | Path) -> tuple[Source, tuple[str, ...]]:
     return source.with_labels(np.full(len(source), -1, dtype=np.int64), ()), (*opened.notes, *unused)
 
 
-def open_every_image(place: str | Path) -> tuple[tuple[Source, ...], tuple[str, ...]]:
-    """All images at a place, whatever labels and splits they have, and notes on what was skipped.
+def open_every_image(data: str | Path) -> tuple[tuple[Source, ...], tuple[str, ...]]:
+    """All images at a path, whatever labels and splits they have, and notes on what was skipped.
 
     A file of an image; a folder, of which all images below it are taken, in the order of their paths; or any other
     data that `open_data` knows, of which all splits are taken. Names of files are absolute.
     """
-    path = Path(place)
+    path = Path(data)
     if _is_folder(path):
         walk = FolderWalk()
         if has_images(path):
@@ -70,7 +133,7 @@ def open_every_image(place: str | Path) -> tuple[tuple[Source, ...], tuple[str, 
     elif path.suffix.lower() in IMAGE_SUFFIXES:
         return (one_image(path.absolute()),), ()
     opened = (
-        builtin_data() if place == BUILTIN else open_data(path.absolute() if path.exists() else place, labelled=False)
+        builtin_data() if data == BUILTIN else open_data(path.absolute() if path.exists() else data, labelled=False)
     )
     return tuple(opened.splits.values()), opened.notes
 
@@ -88,11 +151,11 @@ def list_images(given: str | Path | Sequence[str | Path]) -> list[Path]:
     return paths
 
 
-def open_folder_of_images(place: str | Path, notes: list[str]) -> FolderSource | None:
+def open_folder_of_images(folder: str | Path, notes: list[str]) -> FolderSource | None:
     """The images in a folder; None if the path is none. `notes` gets what was skipped, or that there are no images."""
-    if not str(place):
+    if not str(folder):
         raise UserError("an empty path: give an image or a folder.")
-    path, walk = Path(place), FolderWalk()
+    path, walk = Path(folder), FolderWalk()
     if not _is_folder(path):
         return None
     try:

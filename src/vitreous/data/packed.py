@@ -7,9 +7,9 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from PIL import Image
 from torch import Tensor
 
 from vitreous.data.decode import Header, check_channels
+from vitreous.data.rng import Index
 from vitreous.data.source import Data, Labels, Source, Split, check_classes
 from vitreous.data.unpack import GzipReader, NpzReader, Stream, read_pixels, read_plain_pickle
 from vitreous.errors import UserError
@@ -31,33 +32,22 @@ class ArraySource(Source):
     """Images of one size in memory."""
 
     def __init__(
-        self,
-        where: str,
-        images: Tensor,
-        labels: Labels,
-        classes: tuple[str, ...],
-        rows: NDArray[np.int64] | None = None,
+        self, where: str, images: Tensor, labels: Labels, classes: tuple[str, ...], rows: Index | None = None
     ) -> None:
         """images: (N, C, H, W) uint8, shared by all subsets; rows (n,): which of them, None for all; labels: (n,)."""
         assert images.dtype == torch.uint8
         assert images.ndim == 4
-        self.where = where
-        self.images = images
-        self.labels = labels
-        self.classes = classes
+        self.where, self.images, self.labels, self.classes = where, images, labels, classes
         self._rows = np.arange(len(images)) if rows is None else rows
 
     def name(self, index: int) -> str:
-        """Its file and place there."""
         return f"{self.where}#{self._rows[index]}"
 
     def key(self, index: int) -> str:
-        """Its place."""
         return str(self._rows[index])
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Channels, height and width of each image."""
         _, channels, height, width = self.images.shape
         return channels, height, width
 
@@ -65,99 +55,61 @@ class ArraySource(Source):
         """(C, H, W): one image as it is."""
         return self.images[int(self._rows[index])].numpy()
 
-    def gather(self, indices: NDArray[np.int64]) -> Tensor:
-        """(B, C, H, W) uint8: these images as they are."""
+    def gather(self, indices: Index) -> Tensor:
         return self.images[torch.from_numpy(self._rows[indices])]
 
     def read(self, index: int, *, channels: int = 3, at_least: int | None = None) -> Image.Image:
-        """One image, in the given channels."""
         check_channels(channels)
         pixels = self.pixels(index)
         image = Image.fromarray(pixels[0] if len(pixels) == 1 else np.ascontiguousarray(pixels.transpose(1, 2, 0)))
         return image.convert("RGB" if channels == 3 else "L")
 
     def header(self, index: int) -> Header:
-        """The same for all."""
-        _, channels, height, width = self.images.shape
+        channels, height, width = self.shape
         return Header(width, height, "RGB" if channels == 3 else "L", "packed")
 
     def content(self, index: int) -> bytes:
-        """Its pixels."""
         return self.pixels(index).tobytes()
 
     def encoded(self, index: int) -> bytes:
-        """A PNG of its pixels."""
         file = io.BytesIO()
         self.read(index, channels=self.shape[0]).save(file, "PNG")
         return file.getvalue()
 
     def size(self, index: int) -> int:
-        """The same for all."""
         return self.images[0].numel()
-
-    def subset(self, indices: Sequence[int] | Labels) -> ArraySource:
-        """These images, without a copy."""
-        chosen = np.asarray(indices, dtype=np.int64)
-        return type(self)(self.where, self.images, self.labels[chosen], self.classes, self._rows[chosen])
-
-    def with_labels(self, labels: Labels, classes: tuple[str, ...]) -> ArraySource:
-        """The same images with other labels."""
-        return type(self)(self.where, self.images, labels, classes, self._rows)
 
 
 def open_packed_folder(root: Path) -> Data | None:
     """CIFAR or idx data in `root`, or in a folder of the official name in it; None if there are none."""
     for folder in (root, *(root / name for name in _CIFAR_FOLDERS)):
-        for marker, reader in _CIFAR.items():
+        for marker, form in _CIFAR.items():
             if (folder / marker).is_file():
-                return reader(folder)
+                patterns = {"train": form.train, "test": form.test}
+                found = {s: [form.read(path) for path in sorted(folder.glob(p))] for s, p in patterns.items()}
+                return _join(folder, found, form.names(folder))
     return _open_idx(root)
 
 
-def _open_cifar10_binary(folder: Path) -> Data:
-    read = _binary_reader(labels=1)
-    train = [read(path) for path in sorted(folder.glob("data_batch_*.bin"))]
-    test = [read(path) for path in sorted(folder.glob("test_batch.bin"))]
-    return _join(folder, {"train": train, "test": test}, _lines(folder / "batches.meta.txt"))
-
-
-def _open_cifar100_binary(folder: Path) -> Data:
-    read = _binary_reader(labels=2)
-    parts = {split: [read(p) for p in folder.glob(f"{split}.bin")] for split in ("train", "test")}
-    return _join(folder, parts, _lines(folder / "fine_label_names.txt"))
-
-
-def _open_cifar10_python(folder: Path) -> Data:
-    train = [_read_python_batch(path, b"labels") for path in sorted(folder.glob("data_batch_[0-9]"))]
-    test = [_read_python_batch(path, b"labels") for path in folder.glob("test_batch")]
-    return _join(folder, {"train": train, "test": test}, _python_names(folder / "batches.meta", b"label_names"))
-
-
-def _open_cifar100_python(folder: Path) -> Data:
-    parts = {s: [_read_python_batch(p, b"fine_labels") for p in folder.glob(s)] for s in ("train", "test")}
-    return _join(folder, parts, _python_names(folder / "meta", b"fine_label_names"))
-
-
 _CIFAR_FOLDERS = ("cifar-10-batches-bin", "cifar-100-binary", "cifar-10-batches-py", "cifar-100-python")
-_CIFAR: dict[str, Callable[[Path], Data]] = {
-    "data_batch_1.bin": _open_cifar10_binary,
-    "train.bin": _open_cifar100_binary,
-    "data_batch_1": _open_cifar10_python,
-    "train": _open_cifar100_python,
-}
 
 
-def _binary_reader(labels: int) -> Callable[[Path], tuple[Pixels, Labels]]:
-    """A reader of records of `labels` bytes, the finest label last, and 3 x 32 x 32 pixels."""
+class _Cifar(NamedTuple):
+    """One published form of CIFAR: the files of its splits, and how they are read."""
 
-    def read(path: Path) -> tuple[Pixels, Labels]:
-        raw, size = _read_bytes(path), labels + 3072
-        if len(raw) == 0 or len(raw) % size:
-            raise UserError(f"{path}: {len(raw)} bytes are not whole records of {size}; download the file again.")
-        records = raw.reshape(-1, size)
-        return records[:, labels:].reshape(-1, 3, 32, 32), records[:, labels - 1].astype(np.int64)
+    train: str  # a pattern, as that of test
+    test: str
+    read: Callable[[Path], tuple[Pixels, Labels]]
+    names: Callable[[Path], tuple[str, ...]]
 
-    return read
+
+def _read_binary(path: Path, labels: int) -> tuple[Pixels, Labels]:
+    """Records of `labels` bytes, the finest label last, and 3 x 32 x 32 pixels."""
+    raw, size = _read_bytes(path), labels + 3072
+    if len(raw) == 0 or len(raw) % size:
+        raise UserError(f"{path}: {len(raw)} bytes are not whole records of {size}; download the file again.")
+    records = raw.reshape(-1, size)
+    return records[:, labels:].reshape(-1, 3, 32, 32), records[:, labels - 1].astype(np.int64)
 
 
 def _read_python_batch(path: Path, label_key: bytes) -> tuple[Pixels, Labels]:
@@ -174,7 +126,40 @@ def _python_names(path: Path, key: bytes) -> tuple[str, ...]:
     found = read_plain_pickle(path).get(key, []) if path.is_file() else []
     if not isinstance(found, list) or not all(isinstance(name, bytes | str) for name in found):
         raise UserError(f"{path}: {key.decode()!r} is not a list of names; download the file again.")
-    return tuple(as_text(name.decode("utf-8", "replace") if isinstance(name, bytes) else name) for name in found)
+    return _texts(found)
+
+
+def _texts(names: list[bytes | str]) -> tuple[str, ...]:
+    return tuple(as_text(name.decode("utf-8", "replace") if isinstance(name, bytes) else name) for name in names)
+
+
+# By a file that each form has.
+_CIFAR = {
+    "data_batch_1.bin": _Cifar(
+        "data_batch_*.bin",
+        "test_batch.bin",
+        lambda path: _read_binary(path, labels=1),
+        lambda folder: _lines(folder / "batches.meta.txt"),
+    ),
+    "train.bin": _Cifar(
+        "train.bin",
+        "test.bin",
+        lambda path: _read_binary(path, labels=2),
+        lambda folder: _lines(folder / "fine_label_names.txt"),
+    ),
+    "data_batch_1": _Cifar(
+        "data_batch_[0-9]",
+        "test_batch",
+        lambda path: _read_python_batch(path, b"labels"),
+        lambda folder: _python_names(folder / "batches.meta", b"label_names"),
+    ),
+    "train": _Cifar(
+        "train",
+        "test",
+        lambda path: _read_python_batch(path, b"fine_labels"),
+        lambda folder: _python_names(folder / "meta", b"fine_label_names"),
+    ),
+}
 
 
 _IDX = re.compile(r"(?:.*-)?(train|t10k|test|val)[-_]images[-.]idx3-ubyte(?:\.gz)?")
@@ -188,18 +173,14 @@ def _open_idx(root: Path) -> Data | None:
             continue
         split = "test" if match[1] == "t10k" else match[1]
         labels_path = path.with_name(path.name.replace("images", "labels").replace("idx3", "idx1"))
-        if not labels_path.is_file():
-            labels_path = _other_packing(labels_path)
-        if split not in parts:  # the same part packed and unpacked, side by side
+        if not labels_path.is_file():  # packed otherwise
+            packed, named = labels_path.suffix == ".gz", labels_path
+            labels_path = named.with_suffix("") if packed else named.with_name(named.name + ".gz")
+            if not labels_path.is_file():
+                raise UserError(f"{named}: the labels are missing; put the file beside its images.")
+        if split not in parts:  # the same split packed and unpacked, side by side
             parts[split] = [(_read_idx(path, 3)[:, None], _read_idx(labels_path, 1).astype(np.int64))]
     return _join(root, parts, _lines(root / "classes.txt")) if parts else None
-
-
-def _other_packing(path: Path) -> Path:
-    other = path.with_suffix("") if path.suffix == ".gz" else path.with_name(path.name + ".gz")
-    if not other.is_file():
-        raise UserError(f"{path}: the labels are missing; put the file beside its images.")
-    return other
 
 
 def _read_idx(path: Path, axes: int) -> Pixels:
@@ -224,7 +205,6 @@ def _read_idx(path: Path, axes: int) -> Pixels:
 
 
 def _read_bytes(path: Path) -> Pixels:
-    """All of a file."""
     with open_input(path) as file:
         size = os.fstat(file.fileno()).st_size
         check_memory(2 * size, str(path), "take a machine with more memory, or check the file")
@@ -247,17 +227,15 @@ def open_npz(path: Path) -> Data:
             for split, pair in keys.items()
             if pair is not None
         }
-        classes = _npz_classes(path, file.read("classes")) if "classes" in file.names else ()
+        classes: tuple[str, ...] = ()
+        if "classes" in file.names:
+            names = file.read("classes")
+            if names.ndim != 1 or names.dtype.kind not in "US":
+                raise UserError(f"{path}: classes is {names.dtype} of shape {names.shape}; give a list of names.")
+            classes = _texts(names.tolist())
     if not parts:
         raise UserError(f"{path}: has no arrays called x_train and y_train, or images and labels; rename them so.")
     return _join(path, parts, classes)
-
-
-def _npz_classes(path: Path, array: NDArray[Any]) -> tuple[str, ...]:
-    if array.ndim != 1 or array.dtype.kind not in "US":
-        raise UserError(f"{path}: classes is {array.dtype} of shape {array.shape}; give a list of names.")
-    names = array.tolist()
-    return tuple(as_text(name.decode("utf-8", "replace") if isinstance(name, bytes) else name) for name in names)
 
 
 def _npz_images(path: Path, key: str, array: NDArray[Any]) -> Pixels:

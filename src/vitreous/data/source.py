@@ -5,35 +5,32 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from PIL import Image
+from torch import Tensor
 
-from vitreous.data.chance import Index, permutation
 from vitreous.data.decode import Header
+from vitreous.data.rng import SUBSET_EPOCH, Index, permutation
 from vitreous.errors import UserError
-from vitreous.inputs import file_kind, reason
 
 Split = Literal["train", "val", "test"]
 Labels = NDArray[np.int64]
-Shares = NDArray[np.float32]
+Probabilities = NDArray[np.float32]
 
+# What people call the splits, in lower case, and what we call them.
 SPLIT_NAMES: dict[str, Split] = {
-    "train": "train",
-    "training": "train",
-    "val": "val",
-    "valid": "val",
-    "validation": "val",
-    "dev": "val",
-    "test": "test",
-    "testing": "test",
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("val", "valid", "validation", "dev"), "val"),
+    **dict.fromkeys(("test", "testing"), "test"),
 }
-"""What people call the splits, in lower case, and what we call them."""
 
 
 class NoClassesError(UserError):
@@ -47,17 +44,17 @@ class Source(ABC):
     """
 
     classes: tuple[str, ...]
-    labels: Labels
-    """(n,), each an index of `classes`, or -1 where it is not known."""
-    soft: Shares | None = None
-    """(n, K), each row sums to 1: what a training learns in place of the labels, which are then the likeliest class of
-    each; None to learn the labels themselves."""
+    labels: Labels  # (n,), each an index of `classes`, or -1 where it is not known
+    # (n, K), each row sums to 1: what a training learns in place of the labels, which are then the likeliest class of
+    # each; None to learn the labels themselves.
+    soft: Probabilities | None = None
+    _rows: Index  # (n,): which of the images that were found these are
 
     def __len__(self) -> int:
         return len(self.labels)
 
     @property
-    def whole(self) -> int:
+    def total(self) -> int:
         """How many images the data have that this may be a subset of."""
         return len(self)
 
@@ -84,39 +81,53 @@ class Source(ABC):
     def content(self, index: int) -> bytes:
         """Its bytes as they are stored: equal for exact copies; raises `ImageError`."""
 
-    def digest(self, index: int) -> bytes:
-        """16 bytes that differ if `content` does; raises `ImageError`."""
-        return blake2b(self.content(index), digest_size=16).digest()
-
     @abstractmethod
     def size(self, index: int) -> int:
         """How many bytes `content` has, without reading them; 0 if it cannot be read."""
+
+    def digest(self, index: int) -> bytes:
+        """16 bytes that differ if `content` does; raises `ImageError`."""
+        return blake2b(self.content(index), digest_size=16).digest()
 
     def encoded(self, index: int) -> bytes:
         """An image file of it: its bytes as they are stored where they are one, else a PNG; raises `ImageError`."""
         return self.content(index)
 
+    @property
+    def shape(self) -> tuple[int, int, int] | None:
+        """Channels, height and width where all images are in memory and of one size; else None."""
+        return None
+
+    def gather(self, indices: Index) -> Tensor:
+        """(B, C, H, W) uint8: these images as they are; only of a source that has a `shape`."""
+        raise NotImplementedError
+
     def order(self, seed: int, epoch: int) -> Index:
         """The indices of all images in the order of an epoch of training, a pure function of seed and epoch."""
         return permutation(seed, epoch, len(self))
 
-    def expect(self, indices: Index, besides: bool = False) -> None:  # noqa: B027  most sources have nothing to do
+    def expect(self, indices: Index, keep_pending: bool = False) -> None:  # noqa: B027  most sources have nothing to do
         """Hear which images are read next: those that lie far away can be fetched at once.
 
-        besides: those that were named before, of this source or another, are still to be read.
+        keep_pending: those that were named before, of this source or another, are still to be read.
         """
 
     def damage(self) -> dict[str, str]:
         """Of each file that holds several images and is not as it was written, by name, what is wrong with it."""
         return {}
 
-    @abstractmethod
-    def subset(self, indices: Sequence[int] | Labels) -> Source:
-        """These images in this order, with the same classes."""
+    def subset(self, indices: Sequence[int] | Labels) -> Self:
+        """These images in this order, with the same classes and their soft targets; nothing else is copied."""
+        chosen, found = np.asarray(indices, dtype=np.int64), copy(self)
+        found.labels, found._rows = self.labels[chosen], self._rows[chosen]
+        found.soft = None if self.soft is None else self.soft[chosen]
+        return found
 
-    @abstractmethod
-    def with_labels(self, labels: Labels, classes: tuple[str, ...]) -> Source:
-        """The same images with other labels (n,)."""
+    def with_labels(self, labels: Labels, classes: tuple[str, ...]) -> Self:
+        """The same images with other labels (n,), and no soft targets any more."""
+        found = copy(self)
+        found.labels, found.classes, found.soft = labels, classes, None
+        return found
 
     def relabelled(self, classes: Sequence[str]) -> Source:
         """The same images with labels that count in `classes`, for a model that orders its classes so.
@@ -134,9 +145,89 @@ class Source(ABC):
         return self.with_labels(table[self.labels], tuple(classes))
 
 
+class JoinedSource(Source):
+    """The images of several sources, one source after the other; some may come several times."""
+
+    def __init__(
+        self, parts: Sequence[Source], labels: Labels, classes: tuple[str, ...], soft: Probabilities | None = None
+    ) -> None:
+        """labels (n,), soft (n, K): of all images of the parts."""
+        self.parts, self.labels, self.classes, self.soft = tuple(parts), labels, classes, soft
+        self._starts = np.cumsum([0, *(len(part) for part in parts)])
+        self._rows = np.arange(self._starts[-1])
+
+    def _locate(self, indices: Index) -> tuple[Index, Index]:
+        """(n,) the parts that hold images, and (n,) their numbers there."""
+        rows = self._rows[indices]
+        owners = np.searchsorted(self._starts, rows, side="right") - 1
+        return owners, rows - self._starts[owners]
+
+    def _one(self, index: int) -> tuple[Source, int]:
+        (owner,), (own,) = self._locate(np.array([index]))
+        return self.parts[owner], int(own)
+
+    @property
+    def total(self) -> int:
+        return sum(part.total for part in self.parts)
+
+    def name(self, index: int) -> str:
+        part, own = self._one(index)
+        return part.name(own)
+
+    def key(self, index: int) -> str:
+        """The number of its source, and its key there: two sources may have the same names."""
+        (owner,), (own,) = self._locate(np.array([index]))
+        return f"{owner}/{self.parts[owner].key(int(own))}"
+
+    def read(self, index: int, *, channels: int = 3, at_least: int | None = None) -> Image.Image:
+        part, own = self._one(index)
+        return part.read(own, channels=channels, at_least=at_least)
+
+    def header(self, index: int) -> Header:
+        part, own = self._one(index)
+        return part.header(own)
+
+    def content(self, index: int) -> bytes:
+        part, own = self._one(index)
+        return part.content(own)
+
+    def encoded(self, index: int) -> bytes:
+        part, own = self._one(index)
+        return part.encoded(own)
+
+    def size(self, index: int) -> int:
+        part, own = self._one(index)
+        return part.size(own)
+
+    @property
+    def shape(self) -> tuple[int, int, int] | None:
+        shapes = {part.shape for part in self.parts}
+        return shapes.pop() if len(shapes) == 1 else None
+
+    def gather(self, indices: Index) -> Tensor:
+        assert self.shape is not None
+        owners, own = self._locate(indices)
+        found = torch.empty((len(owners), *self.shape), dtype=torch.uint8)
+        for number, part in enumerate(self.parts):
+            mine = owners == number
+            found[torch.from_numpy(mine)] = part.gather(own[mine])
+        return found
+
+    def expect(self, indices: Index, keep_pending: bool = False) -> None:
+        """Tell each source which of its own are read next, in the order of all."""
+        owners, own = self._locate(indices)
+        for run in np.split(np.arange(len(owners)), np.flatnonzero(np.diff(owners)) + 1):
+            if len(run):
+                self.parts[owners[run[0]]].expect(own[run], keep_pending)
+                keep_pending = True
+
+    def damage(self) -> dict[str, str]:
+        return {name: why for part in self.parts for name, why in part.damage().items()}
+
+
 @dataclass(frozen=True)
 class Data:
-    """A dataset: its classes, its splits among "train", "val" and "test", and remarks on what was passed over."""
+    """A dataset: its classes, its splits among "train", "val" and "test", and remarks on what was skipped."""
 
     splits: dict[Split, Source]
     classes: tuple[str, ...]
@@ -161,62 +252,13 @@ class Data:
         return replace(self, splits={**self.splits, "train": train, "val": val})
 
 
-def open_data(path: str | Path, *, labelled: bool = True) -> Data:
-    """The dataset at `path`, recognised by what is there.
-
-    - a folder with a folder for each class, by itself or in each of train, val and test;
-    - a .csv or .jsonl file with path, label and perhaps split;
-    - a folder of CIFAR-10 or CIFAR-100, binary or python version, or of MNIST-style idx files, packed by gzip or not;
-    - an .npz file with x_train, y_train..., train_images, train_labels..., or images, labels;
-    - WebDataset shards: a folder of tar files, a pattern such as train-{000..009}.tar, or an address of them;
-    - a folder that `vitreous data get` made, or `data:NAME` for the one of that name; one task of VTAB-1k in its lists.
-
-    labelled: False takes any folder of files as images without labels; only train, val and test folders stay apart.
-    """
-    from vitreous.data import folder, lists, packed  # all build on this module
-    from vitreous.data.datasets import place
-    from vitreous.data.shards.opening import is_shards, open_shards
-
-    if not str(path):
-        raise UserError("data: an empty path; give a folder, a .csv, a .jsonl or an .npz file.")
-    if isinstance(path, str) and path.startswith(place.PREFIX):
-        return place.open_named(path)
-    try:
-        if is_shards(path):
-            return open_shards(path, labelled=labelled)
-        path = Path(path)
-        kind = _kind(path)
-        if kind == "folder":
-            found = place.open_folder_of_dataset(path) or packed.open_packed_folder(path)
-            return found or (folder.open_folder(path) if labelled else folder.open_unlabelled(path))
-        if kind == "file" and path.suffix.lower() in lists.LIST_SUFFIXES:
-            return lists.open_list(path)
-        if kind == "file" and path.suffix.lower() == ".npz":
-            return packed.open_npz(path)
-        what = "not a known kind of data" if kind == "file" else f"this is a {kind}, not data"
-        raise UserError(f"{path}: {what}; give a folder, a .csv, a .jsonl or an .npz file.")
-    except PermissionError as error:
-        raise UserError(f"{error.filename or path}: no permission to read it; change its mode or owner.") from None
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise UserError(f"{error.filename or path}: there is nothing of this name; check the path.") from None
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({reason(error)}); check the path.") from None
-
-
-def _kind(path: Path) -> str:
-    try:
-        return file_kind(path.stat().st_mode)
-    except ValueError as error:  # a name with a null byte
-        raise UserError(f"{str(path)!a}: cannot be read ({error}); check the path.") from None
-
-
 def split_validation(source: Source, fraction: float = 0.1, seed: int = 0) -> tuple[Source, Source]:
-    """(training, validation): of each class its share, chosen by a hash of the seed and the image's key.
+    """(training, validation): of each class its fraction, chosen by a hash of the seed and the image's key.
 
     So the choice depends on nothing but the seed and the names in that class: not on where the data lie nor on their
     order. A class of n gives round(n x fraction), at least 1 and at most n - 1; one of a single image is refused.
     A new image can move at most one other of its class, none of another class. (None at all is impossible with
-    exact shares.)
+    exact fractions.)
     """
     if not 0 < fraction < 1:
         raise UserError(f"fraction={fraction}: the validation's share must be above 0 and below 1.")
@@ -225,10 +267,9 @@ def split_validation(source: Source, fraction: float = 0.1, seed: int = 0) -> tu
     chosen = np.zeros(len(source), dtype=bool)
     for members in _by_class_in_random_order(source, seed):
         if len(members) < 2:
-            alone = int(members[0])
-            lonely = source.classes[source.labels[alone]]
+            label = source.classes[source.labels[members[0]]]
             raise UserError(
-                f"{source.name(alone)}: the only image of class {lonely!r}, so none can be "
+                f"{source.name(int(members[0]))}: the only image of class {label!r}, so none can be "
                 "set aside for validation; add more of it, remove the class, or give a val folder."
             )
         count = min(max(round(len(members) * fraction), 1), len(members) - 1)
@@ -236,51 +277,47 @@ def split_validation(source: Source, fraction: float = 0.1, seed: int = 0) -> tu
     return source.subset(np.flatnonzero(~chosen)), source.subset(np.flatnonzero(chosen))
 
 
-def take_share(source: Source, share: float, seed: int) -> Source:
-    """Of each class its share, in the source's order, chosen as `split_validation` does: by a hash of seed and key.
+def take_fraction(source: Source, fraction: float, seed: int) -> Source:
+    """A fraction of each class, in the source's order, chosen as `split_validation` does: by a hash of seed and key.
 
-    A class of n gives n x share, rounded half up; one that would give none is refused. With one seed, what a smaller
-    share takes is part of what a larger one takes.
+    A class of n gives n x fraction, rounded half up; one that would give none is refused. With one seed, what a smaller
+    fraction takes is part of what a larger one takes.
     """
-    if not 0 < share <= 1:
-        raise UserError(f"share={share}: must be above 0 and at most 1.")
-    if share == 1:
+    if not 0 < fraction <= 1:
+        raise UserError(f"share={fraction}: must be above 0 and at most 1.")
+    if fraction == 1:
         return source
     chosen = []
     for members in _by_class_in_random_order(source, seed):
-        count = int(len(members) * share + 0.5)
+        count = int(len(members) * fraction + 0.5)
         if not count:
-            label = source.classes[source.labels[members[0]]]
+            label, least = source.classes[source.labels[members[0]]], 0.5 / len(members)
+            scale = 10.0 ** (1 - math.floor(math.log10(least)))  # two digits, rounded up
             raise UserError(
-                f"share={share:g}: class {label!r} has {len(members)} training image{'s' * (len(members) > 1)}, so "
-                f"none would be left; give at least {_ceil_share(0.5 / len(members)):g}, or add images of it."
+                f"share={fraction:g}: class {label!r} has {len(members)} training image{'s' * (len(members) > 1)}, so "
+                f"none would be left; give at least {math.ceil(least * scale - 1e-9) / scale:g}, or add images of it."
             )
         chosen.append(members[:count])
     return source.subset(np.sort(np.concatenate(chosen)))
 
 
+def random_subset(source: Source, seed: int, count: int | None = None) -> Source:
+    """The first `count` images of a random order, all if None; whatever is seen first is a random sample."""
+    return source.subset(permutation(seed, SUBSET_EPOCH, len(source))[:count])
+
+
 def _by_class_in_random_order(source: Source, seed: int) -> list[Labels]:
     """Of each class the indices of its images, ordered by a hash of the seed and the image's key."""
-    order = np.lexsort((draws(source, seed), source.labels))
+    order = np.lexsort((key_hashes(source, seed), source.labels))
     starts = np.flatnonzero(np.diff(source.labels[order], prepend=-2))
     return np.split(order, starts[1:])
 
 
-def draws(source: Source, seed: int) -> NDArray[np.uint64]:
-    """(n,) a number for each image that looks random, from the seed and the image's key."""
-    return np.fromiter((_draw(seed, source.key(i)) for i in range(len(source))), np.uint64, len(source))
-
-
-def _ceil_share(share: float) -> float:
-    """The share with two digits, rounded up."""
-    scale = 10.0 ** (1 - math.floor(math.log10(share)))
-    return math.ceil(share * scale - 1e-9) / scale
-
-
-def _draw(seed: int, key: str) -> int:
-    """64 bits that look random, from the seed and a key; any key, even one that is not valid Unicode."""
-    text = f"{seed}\0".encode() + key.encode("utf-8", "surrogateescape")
-    return int.from_bytes(blake2b(text, digest_size=8).digest(), "little")
+def key_hashes(source: Source, seed: int) -> NDArray[np.uint64]:
+    """(n,) 64 bits for each image that look random, from the seed and the image's key, valid Unicode or not."""
+    texts = (f"{seed}\0".encode() + source.key(i).encode("utf-8", "surrogateescape") for i in range(len(source)))
+    hashes = b"".join(blake2b(text, digest_size=8).digest() for text in texts)
+    return np.frombuffer(hashes, dtype="<u8")
 
 
 def order_classes(names: Iterable[str]) -> tuple[str, ...]:

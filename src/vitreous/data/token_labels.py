@@ -1,4 +1,4 @@
-"""A label for every patch: a teacher's answers for places of a whole image, cut as the image was cut.
+"""A label for every patch: a teacher's probabilities for places of a full image, cut as the image was cut.
 
 Letters: B images, N patches of a view, h x w cells of a map, K classes.
 """
@@ -14,12 +14,11 @@ from torch import Tensor
 
 from vitreous.data.batch import ViewBatch
 
-FEWEST = 2
-"""Samples along each side of a patch at least, as RoI-align usually takes."""
+MIN_SAMPLES = 2  # along each side of a patch at least, as RoI-align usually takes
 
 
 class ScoreMaps(Protocol):
-    """What a teacher says of the places of images: a map spans the whole upright image."""
+    """A teacher's probabilities at the places of images: a map spans the full upright image."""
 
     def read(self, index: Tensor) -> Tensor:
         """(B, h, w, K) float32 that sum to 1, of the images with these numbers (B,)."""
@@ -30,10 +29,9 @@ class TokenLabels:
     """Labels of the patches of a student's views."""
 
     maps: ScoreMaps
-    patch: int
-    """The side of the student's patches, in pixels of a view."""
+    patch: int  # the side of the student's patches, in pixels of a view
+    # The views are those of evaluation, shifted, and their pixels reflected at its border (no `crop_scale`).
     reflected: bool
-    """The views are those of evaluation, shifted, and their pixels reflected at its border (no `crop_scale`)."""
 
     def cut(self, index: Tensor, view: ViewBatch) -> Tensor:
         """(B, N, K) of the first view of each image: RoI-align, the mean of bilinear samples within each patch."""
@@ -48,10 +46,10 @@ class TokenLabels:
     def _weights(self, start: Tensor, length: Tensor, flipped: Tensor, pixels: int, cells: int) -> Tensor:
         """(B, patches, cells) along one axis: how much of each cell of a map a patch of the view takes.
 
-        start, length: (B,) where the view lies, as shares of the image; flipped: (B,) mirrored after it was cut.
+        start, length: (B,) where the view lies, as fractions of the image; flipped: (B,) mirrored after it was cut.
         """
-        first, last = cell_edges(pixels, self.patch)
-        samples = max(FEWEST, math.ceil(cells / len(first)))
+        first, last = patch_edges(pixels, self.patch)
+        samples = max(MIN_SAMPLES, math.ceil(cells / len(first)))
         within = (torch.arange(samples) + 0.5) / samples
         place = (first[:, None] + (last - first)[:, None] * within) / pixels  # (patches, samples), 0 to 1 of the view
         place = torch.where(flipped[:, None, None], 1 - place, place)
@@ -63,7 +61,7 @@ class TokenLabels:
         return near.mean(dim=2).float()
 
 
-def cell_edges(pixels: int, patch: int) -> tuple[Tensor, Tensor]:
+def patch_edges(pixels: int, patch: int) -> tuple[Tensor, Tensor]:
     """(first, last), each (n,) float64: from where to where each patch of one side reaches; the last may be cut."""
     first = torch.arange(0, pixels, patch, dtype=torch.float64)
     return first, (first + patch).clamp(max=pixels)

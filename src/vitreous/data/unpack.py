@@ -15,7 +15,6 @@ import zlib
 from contextlib import suppress
 from pathlib import Path
 from tokenize import TokenError
-from types import TracebackType
 from typing import Any, BinaryIO, Protocol
 
 import numpy as np
@@ -26,18 +25,17 @@ from vitreous.errors import UserError
 from vitreous.inputs import open_input, read_bytes
 from vitreous.memory import available_memory, check_memory
 
-PIECE = 2**16
+BLOCK_BYTES = 2**16
 
 
 class Stream(Protocol):
     """What is read from."""
 
-    def read(self, size: int, /) -> bytes:
-        """At most so many bytes; none at the end."""
+    def read(self, size: int, /) -> bytes: ...
 
 
 def read_pixels(stream: Stream, size: int) -> NDArray[np.uint8]:
-    """(n,): so many bytes of a stream, or as many as there are."""
+    """(n,): `size` bytes of a stream, or as many as there are."""
     found = np.empty(size, np.uint8)  # pages that nothing is written to take no memory
     done = 0
     while done < size and (piece := stream.read(min(2**20, size - done))):
@@ -54,11 +52,10 @@ class GzipReader:
         self._unpacker = zlib.decompressobj(wbits=31)  # with gzip's header and its sum
 
     def read(self, size: int, /) -> bytes:
-        """So many bytes, or what is left."""
         found = bytearray()
         try:
             while len(found) < size and not self._unpacker.eof:
-                packed = self._unpacker.unconsumed_tail or self.file.read(PIECE)
+                packed = self._unpacker.unconsumed_tail or self.file.read(BLOCK_BYTES)
                 if not packed:
                     raise UserError(f"{self.path}: damaged or cut short; download the file again.")
                 found += self._unpacker.decompress(packed, size - len(found))
@@ -83,7 +80,7 @@ class NpzReader:
     def __enter__(self) -> NpzReader:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._zip.close()
         self._file.close()
 
@@ -158,24 +155,26 @@ def _encode_latin1(text: str, encoding: str) -> bytes:
     return text.encode("latin1")
 
 
+# What stands for NumPy's own constructors, and nothing else: each makes plain data of plain data.
+_PLAIN: dict[tuple[str, str], Any] = {
+    ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
+    ("numpy._core.multiarray", "_reconstruct"): _reconstruct,
+    ("numpy", "ndarray"): _reconstruct,
+    ("numpy", "dtype"): _Kind,
+    ("_codecs", "encode"): _encode_latin1,
+}
+
+
 class _PlainUnpickler(pickle._Unpickler):
     """Numbers, texts, lists, dicts and arrays of bytes; whatever else a pickle asks for is refused.
 
-    It is the one in Python, for the one in C makes a table as long as the largest number in the pickle. No class is
-    handed out, only these functions, each of which makes plain data of plain data.
+    It is the one in Python, for the one in C makes a table as long as the largest number in the pickle.
     """
 
     def find_class(self, module: str, name: str) -> Any:
-        """What stands for NumPy's own constructors, and nothing else."""
-        if name == "_reconstruct" and module in ("numpy.core.multiarray", "numpy._core.multiarray"):
-            return _reconstruct
-        if (module, name) == ("numpy", "ndarray"):
-            return _reconstruct
-        if (module, name) == ("numpy", "dtype"):
-            return _Kind
-        if (module, name) == ("_codecs", "encode"):
-            return _encode_latin1
-        raise pickle.UnpicklingError(f"it asks for {module}.{name}")
+        if (module, name) not in _PLAIN:
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}")
+        return _PLAIN[module, name]
 
 
 def read_plain_pickle(path: Path) -> dict[bytes, Any]:

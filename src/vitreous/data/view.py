@@ -2,15 +2,20 @@
 
 Prediction, evaluation and explanation all call this, so they see the same pixels, to the bit, and those that timm and
 `transformers` see. A file is decoded in full for it, except a JPEG that is far larger than what it is resized to: read
-at a half, a quarter or an eighth, as long as that is still `LARGER` times as large, its view differs from theirs by a
-few levels at most, in a fraction of the time.
+at a half, a quarter or an eighth, as long as that is still `MIN_DRAFT_SCALE` times as large, its view differs from
+theirs by a few levels at most, in a fraction of the time.
 """
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from threading import Lock
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,12 +24,12 @@ from torch import Tensor
 
 from vitreous.config.data import Preprocess
 from vitreous.data.augment import eval_view, seen_box
-from vitreous.data.decode import ImageError, extent, open_image, prepare_image
+from vitreous.data.decode import ImageError, open_image, original_size, prepare_image
 from vitreous.data.source import Source
+from vitreous.data.workers import usable_cores
 from vitreous.errors import UserError
 
-LARGER = 3
-"""So many times as large as what it is resized to is a JPEG still, at least, that is decoded at a smaller scale."""
+MIN_DRAFT_SCALE = 3  # a JPEG decoded at a smaller scale is still this many times as large as what it is resized to
 
 
 @dataclass(frozen=True)
@@ -35,24 +40,20 @@ class Sample:
     index: int
 
 
+# A file, a file's bytes, an image of Pillow's, an array (H, W) or (H, W, C) or a tensor (H, W) or (C, H, W), uint8,
+# each as its library has it, or one image of a dataset.
 ImageInput = str | Path | bytes | Image.Image | NDArray[Any] | Tensor | Sample
-"""A file, a file's bytes, an image of Pillow's, an array (H, W) or (H, W, C) or a tensor (H, W) or (C, H, W), uint8,
-each as its library has it, or one image of a dataset."""
-
-IMAGE_TYPES = (str, Path, bytes, Image.Image, np.ndarray, Tensor, Sample)
-"""The same for `isinstance`."""
+IMAGE_TYPES = (str, Path, bytes, Image.Image, np.ndarray, Tensor, Sample)  # the same for `isinstance`
+ViewOrError = Tensor | ImageError  # (C, H, W) uint8, what a model sees of an image, or why it cannot be read
 
 
 @dataclass(frozen=True)
 class ImageView:
     """An image, and the model's view of it."""
 
-    whole: Image.Image
-    """Upright and whole, in full size, as a person sees it."""
-    view: Tensor
-    """(C, H, W) uint8, what the model sees."""
-    box: tuple[float, float, float, float]
-    """Left, top, right and bottom of what it sees, in pixels of the whole image."""
+    image: Image.Image  # upright and complete, in full size, as a person sees it
+    view: Tensor  # (C, H, W) uint8, what the model sees
+    box: tuple[float, float, float, float]  # left, top, right and bottom of what it sees, in pixels of the image
 
 
 def make_view(image: ImageInput, preprocess: Preprocess) -> Tensor:
@@ -63,22 +64,22 @@ def make_view(image: ImageInput, preprocess: Preprocess) -> Tensor:
     return eval_view(read_for_view(image, preprocess), preprocess)
 
 
-def look_at(image: ImageInput, preprocess: Preprocess) -> ImageView:
-    """The view that `make_view` makes, with the whole image and the part of it that is seen."""
+def image_and_view(image: ImageInput, preprocess: Preprocess) -> ImageView:
+    """The view that `make_view` makes, with the image in full and the part of it that is seen."""
     decoded = read_for_view(image, preprocess)
-    height, width, _ = extent(decoded)
-    whole = decoded if decoded.size == (width, height) else _read(image, preprocess.channels)
-    return ImageView(whole, eval_view(decoded, preprocess), seen_box(height, width, preprocess))
+    height, width, _ = original_size(decoded)
+    full = decoded if decoded.size == (width, height) else _read(image, preprocess.channels)
+    return ImageView(full, eval_view(decoded, preprocess), seen_box(height, width, preprocess))
 
 
 def read_for_view(image: ImageInput, preprocess: Preprocess) -> Image.Image:
     """The image that the view is cut from: upright and whole, "RGB" or "L", of a large JPEG at a smaller scale.
 
-    `vitreous.data.decode.extent` tells how large it is in full.
+    `vitreous.data.decode.original_size` tells how large it is in full.
     """
     check_image(image)
     # Of the nearest pixel alone, other pixels may be anything.
-    smallest = None if preprocess.interpolation == "nearest" else LARGER * max(preprocess.resized)
+    smallest = None if preprocess.interpolation == "nearest" else MIN_DRAFT_SCALE * max(preprocess.resized)
     return _read(image, preprocess.channels, smallest)
 
 
@@ -101,9 +102,9 @@ def _read(image: ImageInput, channels: int, at_least: int | None = None) -> Imag
 def check_image(image: object) -> None:
     """Refuse what is no image, whatever its pixels; files and bytes are not opened yet."""
     if isinstance(image, Tensor):
-        _check_tensor(image)
+        _check_tensor(tuple(image.shape), str(image.dtype).removeprefix("torch."))
     elif isinstance(image, np.ndarray):
-        _check_array(image)
+        _check_array(image.shape, str(image.dtype))
     elif not isinstance(image, IMAGE_TYPES):
         kind = f"{type(image).__module__}.{type(image).__qualname__}".removeprefix("builtins.")
         raise UserError(
@@ -112,39 +113,105 @@ def check_image(image: object) -> None:
         )
 
 
-def _check_tensor(tensor: Tensor) -> None:
+def _check_tensor(shape: tuple[int, ...], kind: str) -> None:
     """Refuse tensors that are not (H, W), (1, H, W), (3, H, W) or (4, H, W) uint8, and say what to do instead."""
-    shape, kind = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
     if kind != "uint8":
         raise UserError(
             f"a tensor of {kind}: pixels are uint8, from 0 to 255; if these run from 0 to 1, give "
             "(255 * tensor).round().to(torch.uint8)."
         )
-    if tensor.ndim == 4:
+    if len(shape) == 4:
         raise UserError(f"a tensor of shape {shape}: this is several images; give them as a list: list(tensor).")
-    if tensor.ndim not in (2, 3) or (tensor.ndim == 3 and shape[0] not in (1, 3, 4)) or 0 in shape:
+    if len(shape) not in (2, 3) or (len(shape) == 3 and shape[0] not in (1, 3, 4)) or 0 in shape:
         raise UserError(
             f"a tensor of shape {shape}: give (height, width) for grey, or (channels, height, width) with 1, 3 or 4 "
             "channels; of one with its channels last, tensor.permute(2, 0, 1)."
         )
 
 
-def _check_array(array: NDArray[Any]) -> None:
+def _check_array(shape: tuple[int, ...], kind: str) -> None:
     """Refuse arrays that are not (H, W), (H, W, 1), (H, W, 3) or (H, W, 4) uint8, and say what to do instead."""
-    shape = array.shape
-    if array.dtype != np.uint8:
+    if kind != "uint8":
         raise UserError(
-            f"an array of {array.dtype}: pixels are uint8, from 0 to 255; if these run from 0 to 1, give "
+            f"an array of {kind}: pixels are uint8, from 0 to 255; if these run from 0 to 1, give "
             "np.rint(255 * array).astype(np.uint8)."
         )
-    if array.ndim == 4:
+    if len(shape) == 4:
         raise UserError(f"an array of shape {shape}: this is several images; give them as a list: list(array).")
-    if array.ndim == 3 and shape[2] not in (1, 3, 4) and shape[0] in (1, 3, 4):
+    if len(shape) == 3 and shape[2] not in (1, 3, 4) and shape[0] in (1, 3, 4):
         raise UserError(f"an array of shape {shape}: channels come last; give array.transpose(1, 2, 0).")
-    if array.ndim not in (2, 3) or (array.ndim == 3 and shape[2] not in (1, 3, 4)):
+    if len(shape) not in (2, 3) or (len(shape) == 3 and shape[2] not in (1, 3, 4)):
         raise UserError(
             f"an array of shape {shape}: give (height, width) for grey, (height, width, 3) for RGB, or "
             "(height, width, 4) for RGB and alpha."
         )
     if 0 in shape:
         raise UserError(f"an array of shape {shape}: it has no pixels; give an image.")
+
+
+@dataclass(frozen=True)
+class ViewPipeline:
+    """Images in, batches of views out, in order, decoded in threads while whoever asked for them works.
+
+    Pillow decodes without Python's lock, so threads are enough.
+    """
+
+    preprocess: Preprocess
+    batch_size: int
+    # Batches that are decoded, or being decoded, while one is in use: a large image among small ones then keeps nobody
+    # waiting, and memory does not grow with the number of images.
+    prefetch: int = 2
+    threads: int | None = None  # None: one for each core that this process may use
+
+    def batches(self, images: Iterable[ImageInput]) -> Iterator[list[ViewOrError]]:
+        """Of each image its view, or why it cannot be read; `images` is read no further than it must be.
+
+        Whoever wants no more closes the generator, and then waits for the images that are being decoded, no others.
+        """
+        rest, waiting = iter(images), deque[list[Future[ViewOrError]]]()
+        pool = ThreadPoolExecutor(self.threads or usable_cores(), thread_name_prefix="decode")
+        try:
+            while True:
+                while len(waiting) <= self.prefetch and (chunk := list(islice(rest, self.batch_size))):
+                    waiting.append([pool.submit(_view_or_error, image, self.preprocess) for image in chunk])
+                if not waiting:
+                    return
+                yield [future.result() for future in waiting.popleft()]
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def map_concurrently(
+    function: Callable[[Item], Result], items: Iterable[Item], at_once: int
+) -> Iterator[tuple[Item, Result]]:
+    """Each item with what the function makes of it, in order; `at_once` calls are under way at the same time."""
+    if at_once == 1:
+        for item in items:
+            yield item, function(item)
+        return
+    waiting = deque[tuple[Item, Future[Result]]]()
+    with ThreadPoolExecutor(at_once, thread_name_prefix="ask") as pool:
+        for item in items:
+            waiting.append((item, pool.submit(function, item)))
+            if len(waiting) == at_once:
+                first, result = waiting.popleft()
+                yield first, result.result()
+        for first, result in waiting:
+            yield first, result.result()
+
+
+_PILLOW = Lock()  # an image of Pillow's reads its file when it is first used, and the same one may be given twice
+
+
+def _view_or_error(image: ImageInput, preprocess: Preprocess) -> ViewOrError:
+    try:
+        if isinstance(image, Image.Image):
+            with _PILLOW:
+                return make_view(image, preprocess)
+        return make_view(image, preprocess)
+    except ImageError as error:
+        return error

@@ -22,7 +22,6 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from vitreous.data.silence import report_to
 from vitreous.errors import UserError
 from vitreous.inputs import reason
 from vitreous.interrupt import SIGNALS
@@ -30,17 +29,32 @@ from vitreous.interrupt import SIGNALS
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
-AHEAD = 2
-"""Tasks that a process has at once: it makes one while another waits to be fetched."""
-LOOK, HANGS = 5.0, 20.0
-"""Seconds without a result after which processes are looked at, and without any processor time after which one with
-something to do counts as dead: it was stopped, or it waits for a disk that does not answer. One that waits for a server
-says so (`expect_silence`), and then has that time first."""
-DEATHS = 5
-"""So many processes in turn may die without one result between; then it is no accident. Of those that were killed
-for doing nothing, all that end within HANGS seconds count as one: a disk that does not answer stops them all."""
+TASKS_PER_WORKER = 2  # at once: it makes one while another waits to be fetched
+# Seconds without a result after which processes are looked at, and without any processor time after which one with
+# something to do counts as dead: it was stopped, or it waits for a disk that does not answer. One that waits for a
+# server says so (`extend_heartbeat`), and then has that time first.
+CHECK_SECONDS, HANG_SECONDS = 5.0, 20.0
+# As many processes in turn may die without one result between; then it is no accident. Of those that were killed for
+# doing nothing, all that end within HANG_SECONDS count as one: a disk that does not answer stops them all.
+MAX_DEATHS = 5
 
 _PROCESSES: Any = multiprocessing.get_context("fork" if sys.platform == "linux" else None)
+
+
+_silent_until: Any = None  # in a worker: until when it may do nothing, shared with its parent, by `time.monotonic`
+
+
+def extend_heartbeat(seconds: float) -> None:
+    """Say that this process may wait for a server for so long and is not dead; nothing where it is no worker."""
+    if _silent_until is not None:
+        _silent_until.value = max(_silent_until.value, time.monotonic() + seconds)
+
+
+def usable_cores() -> int:
+    """How many cores this process may use, which on a shared machine are fewer than there are."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 class WorkersDiedError(Exception):
@@ -105,13 +119,13 @@ class WorkerPool(Generic[Task, Result]):
             self._workers.append(self._start())
         while self._again or rest:
             worker = min(self._workers, key=lambda worker: len(worker.tasks))
-            if len(worker.tasks) >= AHEAD:
+            if len(worker.tasks) >= TASKS_PER_WORKER:
                 return
             if self._again:
                 number, task = self._again.popleft()
                 if number not in self._results:  # nobody wants it any more
                     continue
-            elif len(begun) >= 2 * AHEAD * self._count:
+            elif len(begun) >= 2 * TASKS_PER_WORKER * self._count:
                 return
             else:
                 self._number += 1
@@ -122,7 +136,7 @@ class WorkerPool(Generic[Task, Result]):
 
     def _receive(self) -> None:
         """Take in what is there, or wait for it; forget processes that have died, so that others take their place."""
-        ready = wait([worker.link for worker in self._workers], LOOK)
+        ready = wait([worker.link for worker in self._workers], CHECK_SECONDS)
         if not ready:
             for worker in self._workers:
                 if worker.hangs():
@@ -148,11 +162,11 @@ class WorkerPool(Generic[Task, Result]):
         how = dead.end()
         self._again += dead.tasks.items()
         now = time.monotonic()
-        same_stall = dead.stalled and now - self._last_stall <= HANGS
+        same_stall = dead.stalled and now - self._last_stall <= HANG_SECONDS
         if dead.stalled and not same_stall:
             self._last_stall = now
         self._deaths += bool(dead.tasks) and not same_stall
-        if self._deaths >= DEATHS:
+        if self._deaths >= MAX_DEATHS:
             raise WorkersDiedError(how, next(iter(dead.tasks.values())))
 
     def _start(self) -> _Worker:
@@ -170,14 +184,11 @@ class _Worker:
 
     process: Any
     link: Connection
-    silent_until: Any
-    """A number that it sets too: until then it may do nothing, by `time.monotonic`."""
-    tasks: dict[int, Any] = field(default_factory=dict)
-    """What it has to do, by number, in this order."""
+    silent_until: Any  # A number that it sets too: until then it may do nothing, by `time.monotonic`
+    tasks: dict[int, Any] = field(default_factory=dict)  # What it has to do, by number, in this order
     seen: tuple[int | None, float] = (None, 0.0)
     """Its processor time when it was looked at, and since when it has been that."""
-    stalled: bool = False
-    """Whether it was killed because it did nothing."""
+    stalled: bool = False  # Whether it was killed because it did nothing
 
     @staticmethod
     def start(make: Callable[[Any], Any]) -> _Worker:
@@ -205,7 +216,7 @@ class _Worker:
         used, now = _processor_ticks(self.process.pid), time.monotonic()
         if used is None or used != self.seen[0] or not self.tasks:
             self.seen = used, now
-        return bool(now - max(self.seen[1], self.silent_until.value) > HANGS)
+        return bool(now - max(self.seen[1], self.silent_until.value) > HANG_SECONDS)
 
     def end(self) -> str:
         """Wait until it has ended, or see to it, and say how it did."""
@@ -254,8 +265,9 @@ def _signals_waiting() -> Iterator[None]:
 
 def _serve(make: Callable[[Any], Any], link: Connection, far: Connection, parent: int, silent_until: Any) -> None:
     """Answer tasks until the parent hangs up."""
+    global _silent_until
     far.close()
-    report_to(silent_until)
+    _silent_until = silent_until
     _belong_to(parent)
     torch.set_num_threads(1)
     os.nice(5)  # the processor only when training leaves it
@@ -264,7 +276,7 @@ def _serve(make: Callable[[Any], Any], link: Connection, far: Connection, parent
     with suppress(EOFError, OSError):
         while True:
             number, task = link.recv()
-            results.put(pickle.dumps((number, _made(make, task)), protocol=pickle.HIGHEST_PROTOCOL))
+            results.put(pickle.dumps((number, _result_or_error(make, task)), protocol=pickle.HIGHEST_PROTOCOL))
     os._exit(0)
 
 
@@ -282,8 +294,7 @@ def _belong_to(parent: int) -> None:
             os._exit(0)
 
 
-def _made(make: Callable[[Any], Any], task: Any) -> Any:
-    """What was made of a task, or the error that came of it, with a note of where."""
+def _result_or_error(make: Callable[[Any], Any], task: Any) -> Any:
     try:
         return make(task)
     except Exception as error:

@@ -20,9 +20,8 @@ from torch import Tensor
 from vitreous.callbacks import Progress
 from vitreous.config.data import Preprocess
 from vitreous.config.model import model_to_json
-from vitreous.data.batch import Batch
+from vitreous.data.batch import Batch, Rows
 from vitreous.data.decode import ImageError
-from vitreous.data.rows import Rows
 from vitreous.data.source import Source
 from vitreous.distributed.world import ALONE, World
 from vitreous.errors import MachineError, UserError, nothing_readable

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from vitreous.data.augment import normalise
-from vitreous.data.view import ImageInput, look_at
+from vitreous.data.view import ImageInput, image_and_view
 from vitreous.errors import UserError
 from vitreous.explain.draw import encode, mark, overlay, tile
 from vitreous.explain.methods import check_request, compute_maps, default_method
@@ -159,8 +159,8 @@ class Explainer:
     def explain(self, image: ImageInput) -> Explanation:
         """What the model looked at in this image; computed on the model's device, returned on the CPU."""
         model, preprocess, path = self.bundle.model, self.bundle.preprocess, self.bundle.path
-        seen = look_at(image, preprocess)
-        whole, place = seen.whole, None
+        seen = image_and_view(image, preprocess)
+        whole, place = seen.image, None
         if isinstance(model, TracesAttention):
             place = place_patches(whole.height, whole.width, preprocess, model.config.patch)
         with evaluating(model):

@@ -18,7 +18,7 @@ from vitreous.config.data import Preprocess
 from vitreous.data.augment import normalise
 from vitreous.data.decode import ImageError, open_values, read_header
 from vitreous.data.source import Source
-from vitreous.data.view import Sample, look_at
+from vitreous.data.view import Sample, image_and_view
 from vitreous.errors import UserError
 from vitreous.explain.methods import check_request, compute_maps
 from vitreous.explain.place import Map, PatchGeometry, place_patches
@@ -186,9 +186,9 @@ def _batches(
     read: list[tuple[int, Tensor, PatchGeometry, NDArray[np.bool_] | None]] = []
     for position, index in enumerate(chosen):
         try:
-            seen = look_at(Sample(source, index), preprocess)
-            mask = None if masks is None else _read_mask(_mask_path(masks, source, index), seen.whole)
-            place = place_patches(seen.whole.height, seen.whole.width, preprocess, patch)
+            seen = image_and_view(Sample(source, index), preprocess)
+            mask = None if masks is None else _read_mask(_mask_path(masks, source, index), seen.image)
+            place = place_patches(seen.image.height, seen.image.width, preprocess, patch)
             read.append((index, seen.view, place, mask))
         except ImageError as error:
             left_out[error.name] = error.reason

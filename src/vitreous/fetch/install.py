@@ -12,8 +12,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from vitreous import __version__
-from vitreous.data.datasets.entry import Dataset, File
-from vitreous.data.datasets.place import CARD, FILES, Card, broken_links, read_card, read_dataset
+from vitreous.data.datasets.dataset import Dataset, File
+from vitreous.data.datasets.store import CARD, FILES, Card, broken_links, read_card, read_dataset
 from vitreous.data.folder import FolderSource
 from vitreous.data.shards.web import RetryPolicy
 from vitreous.data.source import Data, Split

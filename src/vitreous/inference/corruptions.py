@@ -15,10 +15,8 @@ import torch
 
 from vitreous.callbacks import Progress, no_progress
 from vitreous.data.corrupt import CORRUPTIONS, Corrupted, Corrupting
-from vitreous.data.loader import choose_workers
-from vitreous.data.source import Source
-from vitreous.data.subset import random_subset
-from vitreous.data.unreadable import check_unreadable
+from vitreous.data.loader import check_unreadable, choose_workers
+from vitreous.data.source import Source, random_subset
 from vitreous.data.workers import WorkerPool, WorkersDiedError
 from vitreous.errors import UserError
 from vitreous.evaluation.corruptions import CorruptionResult, judge_corruptions
@@ -80,7 +78,7 @@ def evaluate_corruptions(
     for index, made in enumerate(_corrupt(corrupting, _workers(workers, len(source)))):
         if made.views is None:
             readable[index], unreadable[source.name(index)] = False, made.reason
-            check_unreadable(unreadable, len(source), whole=source.whole)
+            check_unreadable(unreadable, len(source), total=source.total)
         else:
             images = torch.from_numpy(made.views)
             logits = torch.cat([matched.select(engine.logits(some)) for some in torch.split(images, batch)])

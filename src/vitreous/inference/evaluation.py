@@ -14,10 +14,9 @@ from torch import Tensor
 
 from vitreous.callbacks import Progress, no_progress
 from vitreous.data.batch import Batch
-from vitreous.data.datasets.place import data_root
-from vitreous.data.loader import Loader, choose_workers
+from vitreous.data.datasets.store import data_root
+from vitreous.data.loader import Loader, choose_workers, readable_names
 from vitreous.data.source import Source
-from vitreous.data.unreadable import readable_names
 from vitreous.errors import UserError
 from vitreous.evaluation.classify import ClassificationResult, distinct_labels, score_classes
 from vitreous.evaluation.features import compute_features

@@ -22,9 +22,9 @@ import numpy as np
 
 from vitreous.callbacks import Progress, no_progress
 from vitreous.config.fields import from_fields
+from vitreous.data.loader import check_unreadable
 from vitreous.data.packed import ArraySource
 from vitreous.data.source import Source
-from vitreous.data.unreadable import check_unreadable
 from vitreous.errors import UserError
 from vitreous.inference.engine import InferenceModel
 from vitreous.inference.memory_needs import check_inference_memory
@@ -261,7 +261,7 @@ class PartWorker:
         """Predict the images of a part, and write it."""
         plan = self.folder.plan
         for number, source in enumerate(images):
-            source.expect(np.arange(len(source), dtype=np.int64), besides=number > 0)
+            source.expect(np.arange(len(source), dtype=np.int64), keep_pending=number > 0)
         predictions = predict_images(
             self.model,
             named_images(images),

@@ -17,10 +17,9 @@ from torch import Tensor
 from vitreous.callbacks import Progress, no_progress
 from vitreous.data.decode import ImageError
 from vitreous.data.opening import check_found, open_folder_of_images
-from vitreous.data.pipeline import Viewed, ViewPipeline, map_ahead
 from vitreous.data.shards.opening import is_shards, open_shards
 from vitreous.data.source import Source
-from vitreous.data.view import IMAGE_TYPES, ImageInput, Sample, check_image
+from vitreous.data.view import IMAGE_TYPES, ImageInput, Sample, ViewOrError, ViewPipeline, check_image, map_concurrently
 from vitreous.inference.engine import InferenceModel
 from vitreous.model.predictions import class_probabilities, ranked_classes
 
@@ -98,7 +97,7 @@ def predict_images(
             names.append(name)
             yield image
 
-    def compute(batch: list[Viewed]) -> tuple[Iterable[Tensor], Iterable[Tensor]]:
+    def compute(batch: list[ViewOrError]) -> tuple[Iterable[Tensor], Iterable[Tensor]]:
         readable = [view for view in batch if isinstance(view, Tensor)]
         if not readable:
             return (), ()
@@ -107,7 +106,7 @@ def predict_images(
         return probabilities, engine.representations(views) if embed else ()
 
     batches = ViewPipeline(engine.preprocess, batch_size, threads=threads).batches(without_names())
-    for batch, outputs in map_ahead(compute, batches, engine.max_concurrency):
+    for batch, outputs in map_concurrently(compute, batches, engine.max_concurrency):
         probabilities, vectors = map(iter, outputs)
         for view in batch:
             name = names.popleft()

@@ -23,8 +23,8 @@ from typing import Any
 import torch
 
 from vitreous.config.fields import from_fields
-from vitreous.data.pipeline import usable_cores
 from vitreous.data.source import Source
+from vitreous.data.workers import usable_cores
 from vitreous.errors import MachineError, UserError
 from vitreous.inference.part_plan import ModelRequest
 from vitreous.inference.parts import PartFolder, PartRecord, PartWorker

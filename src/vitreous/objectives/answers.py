@@ -57,9 +57,9 @@ class ImageAnswers(Answers):
     def __call__(self, batch: Batch, believe: Believe) -> Tensor:
         """See `Answers`."""
         believed = believe(self.table[batch.index])
-        if batch.partner is None or batch.share is None:
+        if batch.partner is None or batch.lam is None:
             return believed
-        return torch.lerp(believe(self.table[batch.partner]), believed, batch.share[:, None])
+        return torch.lerp(believe(self.table[batch.partner]), believed, batch.lam[:, None])
 
 
 def prepared_anew(images: Tensor, given: Preprocess, wanted: Preprocess) -> Tensor:

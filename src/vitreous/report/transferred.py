@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from vitreous.config.study import Protocol
-from vitreous.data.datasets.entry import Group
+from vitreous.data.datasets.dataset import Group
 from vitreous.report.paper_table import CoreDays, core_days
 
 Setting = float | int | str | bool | None

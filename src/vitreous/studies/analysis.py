@@ -13,8 +13,8 @@ from torch import Tensor
 
 from vitreous.data.loader import choose_workers
 from vitreous.data.opening import open_images
+from vitreous.data.rng import balanced_order
 from vitreous.data.source import Data, Labels, Source
-from vitreous.data.subset import balanced_order
 from vitreous.errors import UserError
 from vitreous.evaluation.intervals import wilson
 from vitreous.evaluation.probe import LinearProbe, fit_linear, held_out
@@ -151,7 +151,7 @@ def choose_images(data: Data, count: int, seed: int) -> Chosen:
         )
 
     def balanced(labels: Labels) -> Labels:
-        return np.sort(balanced_order(labels, seed, draw=0)[:count])
+        return np.sort(balanced_order(labels, seed, epoch=0)[:count])
 
     return Chosen(
         name,

@@ -11,8 +11,7 @@ from itertools import chain, count
 import torch
 
 from vitreous.config.train import Training
-from vitreous.data.source import Source
-from vitreous.data.subset import random_subset
+from vitreous.data.source import Source, random_subset
 from vitreous.model.family import build_network
 from vitreous.objectives.build import build_objective
 from vitreous.objectives.setting import Setting

@@ -16,7 +16,7 @@ from torch import Tensor
 from vitreous.config.data import Augment, Preprocess
 from vitreous.config.model import model_to_json
 from vitreous.config.train import Optimizer, Training
-from vitreous.data.datasets.place import PREFIX
+from vitreous.data.datasets.store import PREFIX
 from vitreous.data.shards.opening import is_shards, shards_name
 from vitreous.data.source import Data, Source, Split
 from vitreous.errors import UserError

@@ -15,10 +15,9 @@ from torch import Tensor
 
 from vitreous.config.train import Training
 from vitreous.data.batch import Batch
-from vitreous.data.chance import Index
 from vitreous.data.loader import Loader
+from vitreous.data.rng import Index, balanced_order
 from vitreous.data.source import Data, Split
-from vitreous.data.subset import balanced_order
 from vitreous.distributed.world import World
 from vitreous.evaluation.features import compute_features
 from vitreous.evaluation.probe import LabelledFeatures

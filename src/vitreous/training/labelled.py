@@ -14,12 +14,10 @@ from torch import Tensor
 
 from vitreous.config.objective import Distill
 from vitreous.config.train import Training
-from vitreous.data.copies import note_copies
-from vitreous.data.loader import Loader
+from vitreous.data.duplicates import note_duplicates
+from vitreous.data.loader import Loader, readable_names
 from vitreous.data.opening import open_dataset
-from vitreous.data.source import Data, Source, Split
-from vitreous.data.subset import random_subset
-from vitreous.data.unreadable import readable_names
+from vitreous.data.source import Data, Source, Split, random_subset
 from vitreous.distributed.meter import Cost
 from vitreous.errors import UserError
 from vitreous.evaluation.classify import ClassificationResult, score_classes
@@ -103,7 +101,7 @@ class Labelled:
     # Open
 
     def open_data(self, context: Context) -> Data:
-        return note_copies(open_dataset(context.request.data)) if self.data is None else self.data(context)
+        return note_duplicates(open_dataset(context.request.data)) if self.data is None else self.data(context)
 
     def open(self, context: Context, data: Data, saved: RunConfig | None) -> Opened:
         """The weights, the teacher, what the recipe makes of them and of the data, and its splits."""

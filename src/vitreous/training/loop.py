@@ -140,7 +140,7 @@ class Loop:
                 stop(), self.loader.has_unshared, late and self.world.is_main
             )
             if unreadable:
-                self.loader.share_unreadable()
+                self.loader.sync_unreadable()
             if stopped:
                 return False
             with uninterrupted():

@@ -18,7 +18,7 @@ from vitreous.data.decode import ImageError
 from vitreous.data.loader import Loader
 from vitreous.data.opening import choose_split, open_dataset, open_images
 from vitreous.data.source import Data, Source, Split
-from vitreous.data.view import Sample, look_at
+from vitreous.data.view import Sample, image_and_view
 from vitreous.distributed.meter import Cost
 from vitreous.errors import MachineError, UserError
 from vitreous.evaluation.classify import ClassifiedImage
@@ -346,7 +346,7 @@ def _example(bundle: Bundle, prediction: ClassifiedImage, source: Source, index:
     """The image and what spoke for the prediction, where it can be told; None if it was damaged since it was judged."""
     try:
         sample = Sample(source, index)
-        whole = look_at(sample, bundle.preprocess).whole
+        whole = image_and_view(sample, bundle.preprocess).image
         overlay = Explainer(bundle).explain(sample).overlay() if can_explain_classes(bundle.model) else None
     except ImageError:
         return None

@@ -18,7 +18,7 @@ from vitreous.config.train import Training
 from vitreous.data.decode import Header, ImageError
 from vitreous.data.loader import Loader, choose_workers
 from vitreous.data.shards.opening import is_shards
-from vitreous.data.source import Data, Source, take_share
+from vitreous.data.source import Data, Source, take_fraction
 from vitreous.distributed.launcher import local_rank, local_world_size, refuse_many, world_size
 from vitreous.distributed.process_group import join_world
 from vitreous.distributed.world import ALONE, World, find_device
@@ -142,7 +142,7 @@ def split_for(training: Training, data: Data) -> Data:
         data = data.with_validation(training.validation, seed)
     if training.share == 1:
         return data
-    return replace(data, splits={**data.splits, "train": take_share(data.train, training.share, training.seed)})
+    return replace(data, splits={**data.splits, "train": take_fraction(data.train, training.share, training.seed)})
 
 
 def dataset_stats(source: Source, classes: int, model: str | None, image_size: int | None) -> DatasetStats:

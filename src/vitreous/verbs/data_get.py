@@ -35,7 +35,7 @@ class DataGet(DataRoot, Verb[Path]):
 
     def run(self) -> Path:
         """The folder of the dataset; what is not on this machine yet is downloaded, checked and unpacked."""
-        from vitreous.data.datasets.place import data_root, find_dataset, is_here
+        from vitreous.data.datasets.store import data_root, find_dataset, is_here
         from vitreous.fetch.install import downloads_of, install
         from vitreous.storage.lock import hold_folder
         from vitreous.storage.overwrite import readable_errors

@@ -13,7 +13,7 @@ from vitreous.inputs import size_text
 from vitreous.verbs.data_get import DataRoot
 
 if TYPE_CHECKING:
-    from vitreous.data.datasets.entry import Dataset
+    from vitreous.data.datasets.dataset import Dataset
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class DataList(DataRoot, Verb[list[DatasetRow]]):
 
     def run(self) -> list[DatasetRow]:
         """All datasets of the table, in its order."""
-        from vitreous.data.datasets.place import data_root
+        from vitreous.data.datasets.store import data_root
         from vitreous.data.datasets.table import DATASETS
 
         root = data_root(self.root)
@@ -93,7 +93,7 @@ class DataList(DataRoot, Verb[list[DatasetRow]]):
 
 
 def _row(dataset: Dataset, root: Path) -> DatasetRow:
-    from vitreous.data.datasets.place import is_here
+    from vitreous.data.datasets.store import is_here
 
     here, damaged = False, None
     try:

@@ -79,14 +79,14 @@ class Walkthrough(PreprocessOption, ModelAndImages, Verb["list[WrittenPage | Ima
         import torch
 
         from vitreous.data.augment import normalise, to_image
-        from vitreous.data.view import look_at
+        from vitreous.data.view import image_and_view
         from vitreous.explain.place import place_patches
         from vitreous.explain.steps import follow
         from vitreous.model.network import check_numbers, evaluating
         from vitreous.report.steps import WalkthroughContent, steps_page
 
-        preprocess, seen = bundle.preprocess, look_at(path, bundle.preprocess)
-        whole, patch = seen.whole, None
+        preprocess, seen = bundle.preprocess, image_and_view(path, bundle.preprocess)
+        whole, patch = seen.image, None
         if self.query is not None:
             patch = place_patches(whole.height, whole.width, preprocess, vit.config.patch).patch_at(*self.query)
         with evaluating(vit):

@@ -22,7 +22,7 @@ class FindDark(Verb[dict[str, float]]):
     """COUNT: At most this many images. Default: all."""
 
     def run(self) -> dict[str, float]:
-        from vitreous.data.source import open_data
+        from vitreous.data.opening import open_data
 
         images, found = open_data(self.data, labelled=False).train, []
         for index in range(len(images)):

@@ -1,4 +1,4 @@
-"""Readers of datasets that are arrays in a few files: SVHN, dSprites, smallNORB, PatchCamelyon.
+"""Readers of datasets that are arrays in a few files: CIFAR, MNIST, SVHN, dSprites, smallNORB, PatchCamelyon.
 
 What does not fit into memory stays on the disk, and images are read from there one by one.
 """
@@ -17,34 +17,41 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitreous.data.datasets.matlab import read_numbers
-from vitreous.data.datasets.order import hash_order
-from vitreous.data.packed import ArraySource, Pixels
+from vitreous.data.datasets.vtab import hash_order
+from vitreous.data.packed import ArraySource, Pixels, open_packed_folder
 from vitreous.data.source import Data, Labels, Source, Split, check_classes
 from vitreous.errors import UserError
 from vitreous.inputs import open_input
 
-Part = tuple[NDArray[np.uint8], Labels]
-"""Images (n, C, H, W), perhaps on the disk, and their labels (n,)."""
+Arrays = tuple[NDArray[np.uint8], Labels]  # images (n, C, H, W), perhaps on the disk, and their labels (n,)
 
 
 def array_data(
-    root: Path, parts: Mapping[Split, Part], classes: Sequence[str], kind: type[ArraySource] = ArraySource
+    root: Path, parts: Mapping[Split, Arrays], classes: Sequence[str], kind: type[ArraySource] = ArraySource
 ) -> Data:
     """Data of images in arrays."""
-    made: dict[Split, Source] = {}
+    found: dict[Split, Source] = {}
     for split, (images, labels) in parts.items():
         if len(images) != len(labels):
             raise UserError(f"{root}: {len(images):,} images and {len(labels):,} labels; get the files again.")
         if len(labels) and not 0 <= labels.min() <= labels.max() < len(classes):
             raise UserError(f"{root}: a label that is not one of the {len(classes)} classes; get the files again.")
-        made[split] = kind(f"{root}/{split}", torch.from_numpy(images), labels, tuple(classes))
-    check_classes(root, made, tuple(classes))
-    return Data(made, tuple(classes))
+        found[split] = kind(f"{root}/{split}", torch.from_numpy(images), labels, tuple(classes))
+    check_classes(root, found, tuple(classes))
+    return Data(found, tuple(classes))
+
+
+def read_packed(root: Path) -> Data:
+    """CIFAR's binary version, or idx files."""
+    found = open_packed_folder(root)
+    if found is None:
+        raise UserError(f"{root}: neither CIFAR nor idx files are in it; get the dataset again.")
+    return found
 
 
 def read_svhn(root: Path) -> Data:
     """train_32x32.mat and test_32x32.mat: X (32, 32, 3, n) and y (n, 1), where 10 stands for the digit 0."""
-    parts: dict[Split, Part] = {}
+    parts: dict[Split, Arrays] = {}
     names: tuple[Split, ...] = ("train", "test")
     for split in names:
         path = root / f"{split}_32x32.mat"
@@ -60,32 +67,20 @@ class SpriteSource(ArraySource):
     """Images of zeros and ones, shown as black and white."""
 
     def pixels(self, index: int) -> Pixels:
-        """(1, H, W), 0 or 255."""
         return super().pixels(index) * np.uint8(255)
 
     def gather(self, indices: NDArray[np.int64]) -> Tensor:
-        """(B, 1, H, W), 0 or 255."""
         return super().gather(indices) * 255
 
 
-ORIENTATION, LOCATION = 3, 4
-"""Columns of dSprites' factors: colour, shape, scale, orientation (40), x (32), y (32)."""
+ORIENTATION, LOCATION = 3, 4  # columns of dSprites' factors: colour, shape, scale, orientation (40), x (32), y (32)
 
 
-def read_dsprites_location(root: Path) -> Data:
-    """Where the shape is from left to right, in 16 bins of two places each."""
-    return _dsprites(root, LOCATION, 32)
+def read_dsprites(root: Path, column: int, values: int, bins: int = 16) -> Data:
+    """imgs.npy and latents_classes.npy, as dSprites' .npz has them: one factor of `values` values, in equal bins.
 
-
-def read_dsprites_orientation(root: Path) -> Data:
-    """How the shape is turned, in 16 bins of 2.5 steps each."""
-    return _dsprites(root, ORIENTATION, 40)
-
-
-def _dsprites(root: Path, column: int, values: int, bins: int = 16) -> Data:
-    """imgs.npy and latents_classes.npy, as dSprites' .npz has them; the owners made no splits.
-
-    80, 10 and 10 % are for training, validation and test as in VTAB, in the order of a hash of the images' numbers.
+    The owners made no splits. 80, 10 and 10 % are for training, validation and test as in VTAB, in the order of a hash
+    of the images' numbers.
     """
     images, factors = _mapped(root / "imgs.npy"), _mapped(root / "latents_classes.npy")
     if images.dtype != np.uint8 or images.ndim != 3 or factors.ndim != 2 or len(factors) != len(images):
@@ -102,31 +97,23 @@ def _dsprites(root: Path, column: int, values: int, bins: int = 16) -> Data:
     return Data({split: whole.train.subset(np.sort(rows)) for split, rows in cuts.items()}, whole.classes)
 
 
-ELEVATION, AZIMUTH = 1, 2
-"""Columns of smallNORB's info: instance, elevation (9), azimuth (0 to 34, even numbers), lighting."""
-_NORB = {"train": "smallnorb-5x46789x9x18x6x2x96x96-training", "test": "smallnorb-5x01235x9x18x6x2x96x96-testing"}
+ELEVATION, AZIMUTH = 1, 2  # columns of smallNORB's info: instance, elevation (9), azimuth (0 to 34, even), lighting
+NORB_FILES: dict[Split, str] = {
+    "train": "smallnorb-5x46789x9x18x6x2x96x96-training",
+    "test": "smallnorb-5x01235x9x18x6x2x96x96-testing",
+}
 _NORB_KINDS = {0x1E3D4C51: "<f4", 0x1E3D4C53: "<f8", 0x1E3D4C54: "<i4", 0x1E3D4C55: "u1", 0x1E3D4C56: "<i2"}
 
 
-def read_norb_azimuth(root: Path) -> Data:
-    """From which side the toy is seen: 18 directions, 20 degrees apart."""
-    return _smallnorb(root, AZIMUTH, [str(20 * step) for step in range(18)])
-
-
-def read_norb_elevation(root: Path) -> Data:
-    """From how high the toy is seen: 9 angles, 5 degrees apart."""
-    return _smallnorb(root, ELEVATION, [str(30 + 5 * step) for step in range(9)])
-
-
-def _smallnorb(root: Path, column: int, classes: list[str]) -> Data:
+def read_smallnorb(root: Path, column: int, classes: Sequence[str]) -> Data:
     """The left camera's images; half of the test split is for validation, as in VTAB, by a hash of the numbers."""
-    parts: dict[Split, Part] = {}
-    for split, name in _NORB.items():
+    parts: dict[Split, Arrays] = {}
+    for split, name in NORB_FILES.items():
         pairs, info = read_norb(root / f"{name}-dat.mat"), read_norb(root / f"{name}-info.mat")
         if pairs.ndim != 4 or pairs.dtype != np.uint8 or info.ndim != 2 or info.shape[1] < 4:
             raise UserError(f"{root}: {name} is not smallNORB's; get the files again.")
         labels = np.asarray(info[:, column], dtype=np.int64) // (2 if column == AZIMUTH else 1)
-        parts["train" if split == "train" else "test"] = pairs[:, :1], labels
+        parts[split] = pairs[:, :1], labels
     whole = array_data(root, parts, classes)
     test = whole.splits["test"]
     order = hash_order(map(str, range(len(test))), "smallnorb")
@@ -184,7 +171,7 @@ def _save_rows(rows: Any, path: Path, at_once: int = 4096) -> None:
 
 def read_camelyon(root: Path) -> Data:
     """train, valid and test: images x (n, 96, 96, 3) and labels y (n, 1, 1, 1), 1 where there is tumour."""
-    parts: dict[Split, Part] = {}
+    parts: dict[Split, Arrays] = {}
     names: dict[Split, str] = {"train": "train", "val": "valid", "test": "test"}
     for split, name in names.items():
         images, labels = _mapped(root / f"{name}_x.npy"), _mapped(root / f"{name}_y.npy")

@@ -9,21 +9,19 @@ from pathlib import Path
 
 import numpy as np
 
-from vitreous.data.datasets.matlab import read_numbers
-from vitreous.data.datasets.order import hash_order
-from vitreous.data.folder import FolderSource, Names, open_folder
+from vitreous.data.datasets.matlab import read_mat, read_numbers
+from vitreous.data.datasets.vtab import hash_order
+from vitreous.data.folder import FolderSource, FolderWalk, Names, entries, is_folder, open_folder
 from vitreous.data.source import Data, Source, Split, check_classes, order_classes
-from vitreous.data.walk import FolderWalk, entries, is_folder
 from vitreous.errors import UserError
 from vitreous.inputs import read_text
 
-ListedImage = tuple[str, int]
-"""A path below the dataset's folder, and the number of its class."""
+ListedImage = tuple[str, int]  # A path below the dataset's folder, and the number of its class
 
 
 def listed_data(root: Path, splits: Mapping[Split, Iterable[ListedImage]], classes: Sequence[str]) -> Data:
     """Data of image files below `root`."""
-    made: dict[Split, Source] = {}
+    found: dict[Split, Source] = {}
     for split, images in splits.items():
         names, labels = Names(), []
         for name, label in images:
@@ -31,13 +29,12 @@ def listed_data(root: Path, splits: Mapping[Split, Iterable[ListedImage]], class
                 raise UserError(f"{root / name}: class {label} of {len(classes)}; get the lists again.")
             names.append(name.replace("/", os.sep))
             labels.append(label)
-        made[split] = FolderSource(root, names, np.array(labels, dtype=np.int64), tuple(classes))
-    check_classes(root, made, tuple(classes))
-    return Data(made, tuple(classes))
+        found[split] = FolderSource(root, names, np.array(labels, dtype=np.int64), tuple(classes))
+    check_classes(root, found, tuple(classes))
+    return Data(found, tuple(classes))
 
 
 def lines_of(path: Path) -> list[str]:
-    """The lines of a text that are not empty, without the blanks around them."""
     return [line.strip() for line in read_text(path).splitlines() if line.strip()]
 
 
@@ -115,31 +112,21 @@ def read_caltech101(root: Path) -> Data:
     train: list[str] = []
     test: list[str] = []
     for label in [entry.name for entry in entries(base) if is_folder(entry)]:
-        names = sorted(f"{name}".replace(os.sep, "/") for name in FolderWalk().images(base, label))
+        names = sorted(name.replace(os.sep, "/") for name in FolderWalk().images(base, label))
         order = hash_order(names, "caltech101").tolist()
         train += sorted(names[place] for place in order[:30])
         test += sorted(names[place] for place in order[30:])
     return _by_folder(base, {"train": train, "test": test})
 
 
-def read_eurosat(root: Path) -> Data:
-    """2750/CLASS/CLASS_1.jpg, and eurosat-train.txt, -val and -test with CLASS_1.jpg."""
-    return _by_prefix(root, root / "2750", "eurosat")
-
-
-def read_resisc45(root: Path) -> Data:
-    """NWPU-RESISC45/CLASS/CLASS_001.jpg, and resisc45-train.txt, -val and -test with CLASS_001.jpg."""
-    return _by_prefix(root, root / "NWPU-RESISC45", "resisc45")
-
-
-def _by_prefix(root: Path, base: Path, lists: str) -> Data:
-    """Data of lists of names that start with their class, in a folder for each class."""
+def read_prefixed(root: Path, folder: str, lists: str) -> Data:
+    """FOLDER/CLASS/CLASS_1.jpg, and LISTS-train.txt, -val and -test with CLASS_1.jpg."""
     splits: tuple[Split, ...] = ("train", "val", "test")
     found = {
         split: [f"{name.rpartition('_')[0]}/{name}" for name in lines_of(root / f"{lists}-{split}.txt")]
         for split in splits
     }
-    return _by_folder(base, found)
+    return _by_folder(root / folder, found)
 
 
 def read_retinopathy(root: Path) -> Data:
@@ -173,9 +160,39 @@ def read_numbered_folders(root: Path) -> Data:
     return Data({"test": found.train}, found.classes, found.notes)
 
 
-def read_split_folders(root: Path) -> Data:
-    """train, val and test folders with a folder for each class."""
-    return open_folder(root)
+def read_imagenet(root: Path) -> Data:
+    """train/SYNSET/*.JPEG and val/ILSVRC2012_val_00000001.JPEG on; classes are synsets, in the order of their names.
+
+    The kit numbers classes in another order, and says for each image of val which number is right.
+    """
+    classes = tuple(entry.name for entry in entries(root / "train") if is_folder(entry))
+    number = {synset: n for n, synset in enumerate(classes)}
+    kit = root / "ILSVRC2012_devkit_t12" / "data"
+    synsets = _synsets(kit / "meta.mat")
+    splits: dict[Split, list[ListedImage]] = {"train": [], "val": []}
+    for synset in classes:
+        names = sorted(FolderWalk().images(root / "train", synset))
+        splits["train"] += [(f"train/{name}".replace(os.sep, "/"), number[synset]) for name in names]
+    truth = kit / "ILSVRC2012_validation_ground_truth.txt"
+    for n, line in enumerate(lines_of(truth), start=1):
+        synset = synsets.get(int(line), "") if line.isascii() and line.isdigit() else ""
+        if synset not in number:
+            raise UserError(f"{truth}, line {n}: {line[:20]!r} is no class of the train split; get the kit again.")
+        splits["val"].append((f"val/ILSVRC2012_val_{n:08d}.JPEG", number[synset]))
+    return listed_data(root, splits, classes)
+
+
+def _synsets(path: Path) -> dict[int, str]:
+    """The kit's number of each class, and its synset."""
+    rows = read_mat(path, "synsets")["synsets"]
+    found = {}
+    for row in rows if isinstance(rows, list) else ():
+        number, synset = row.get("ILSVRC2012_ID"), row.get("WNID")
+        if isinstance(number, np.ndarray) and number.size == 1 and isinstance(synset, str):
+            found[int(number.flat[0])] = synset
+    if not found:
+        raise UserError(f"{path}: names no synsets; get the kit again.")
+    return found
 
 
 LISTS = ("train800.txt", "val200.txt", "test.txt")
@@ -197,10 +214,9 @@ def read_vtab_lists(root: Path) -> Data:
             if not image or not label.isascii() or not label.isdigit() or ".." in image.split("/"):
                 raise UserError(f"{root / name}: {line[:80]!r} is not PATH LABEL; check the list.")
             splits[split].append((image, int(label)))
-    classes = 1 + max((label for images in splits.values() for _, label in images), default=0)
-    number = [str(label) for label in range(classes)]
-    made: dict[Split, Source] = {}
+    classes = [str(label) for label in range(1 + max((n for images in splits.values() for _, n in images), default=0))]
+    found: dict[Split, Source] = {}
     for split, images in splits.items():
         labels = np.array([label for _, label in images], dtype=np.int64)
-        made[split] = FolderSource(root, Names(name for name, _ in images), labels, tuple(number))
-    return Data(made, tuple(number), (f"{root}: VTAB-1k as in its lists, {', '.join(LISTS)}.",))
+        found[split] = FolderSource(root, Names(name for name, _ in images), labels, tuple(classes))
+    return Data(found, tuple(classes), (f"{root}: VTAB-1k as in its lists, {', '.join(LISTS)}.",))

@@ -10,7 +10,7 @@ import math
 import os
 import struct
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -24,55 +24,40 @@ from vitreous.memory import check_memory
 
 MATRIX, COMPRESSED = 14, 15
 CELL, STRUCT, CHAR = 1, 2, 4
+# Classes of arrays of numbers, and what NumPy calls them; how they are stored, which may be narrower than their class.
 NUMBERS = {6: "f8", 7: "f4", 8: "i1", 9: "u1", 10: "i2", 11: "u2", 12: "i4", 13: "u4", 14: "i8", 15: "u8"}
-"""Classes of arrays of numbers, and what NumPy calls them."""
 STORED = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8"}
-"""How numbers are stored, which may be narrower than their class."""
 TEXTS = {1: "latin-1", 2: "latin-1", 4: "utf-16", 16: "utf-8", 17: "utf-16", 18: "utf-32"}
 COMPLEX = 0x0800
-DEEPEST = 8
+MAX_DEPTH = 8
 
 
-@dataclass(frozen=True)
-class CellArray:
-    """A cell array, column by column."""
-
-    values: tuple[MatValue, ...]
-
-
-@dataclass(frozen=True)
-class Structs:
-    """An array of structs, column by column: each a value by the name of its field."""
-
-    rows: tuple[dict[str, MatValue], ...]
-
-
-MatValue: TypeAlias = "NDArray[Any] | str | CellArray | Structs"
+# An array of numbers; a text; a cell array or an array of structs, column by column, structs by the names of fields.
+MatValue: TypeAlias = "NDArray[Any] | str | tuple[MatValue, ...] | list[dict[str, MatValue]]"
 
 
 class _DamagedError(Exception):
     """What is wrong with a file."""
 
 
-def read_mat(path: Path, names: Iterable[str]) -> dict[str, MatValue]:
+def read_mat(path: Path, *names: str) -> dict[str, MatValue]:
     """The variables of these names; all must be there. Arrays have MATLAB's shape, at least two axes."""
-    wanted = set(names)
     with open_input(path) as file:
         size = os.fstat(file.fileno()).st_size
         check_memory(2 * size, str(path), "take a machine with more memory, or check the file")
         content = memoryview(file.read(size))
     try:
-        found = dict(_variables(path, content, wanted))
+        found = dict(_variables(path, content, set(names)))
     except (_DamagedError, struct.error, ValueError, KeyError, UnicodeDecodeError, zlib.error) as error:
         raise UserError(f"{path}: not a whole MATLAB file of level 5 ({error}); get it again.") from None
-    if missing := sorted(wanted - set(found)):
+    if missing := sorted(set(names) - set(found)):
         raise UserError(f"{path}: has no variable {missing[0]!r}; get the file again.")
     return found
 
 
 def read_numbers(path: Path, *names: str) -> tuple[NDArray[Any], ...]:
     """The variables of these names, which must be arrays of numbers."""
-    found = read_mat(path, names)
+    found = read_mat(path, *names)
     arrays = []
     for name in names:
         value = found[name]
@@ -82,7 +67,7 @@ def read_numbers(path: Path, *names: str) -> tuple[NDArray[Any], ...]:
     return tuple(arrays)
 
 
-def _variables(path: Path, content: memoryview, wanted: set[str]) -> Iterator[tuple[str, MatValue]]:
+def _variables(path: Path, content: memoryview, names: set[str]) -> Iterator[tuple[str, MatValue]]:
     if len(content) < 128 or bytes(content[126:128]) not in (b"IM", b"MI"):
         raise _DamagedError("it starts otherwise")
     order = "<" if bytes(content[126:128]) == b"IM" else ">"
@@ -97,7 +82,7 @@ def _variables(path: Path, content: memoryview, wanted: set[str]) -> Iterator[tu
         if kind != MATRIX:
             continue
         name, array = _Array.head(_Reader(body, order))
-        if name in wanted:
+        if name in names:
             yield name, array.value(path, 0)
 
 
@@ -125,11 +110,9 @@ class _Reader:
 
     @property
     def left(self) -> int:
-        """Bytes that are not read yet."""
         return len(self.content) - self._at
 
     def element(self) -> tuple[int, memoryview]:
-        """The next element's type and bytes."""
         first = struct.unpack(f"{self.order}I", self._take(4))[0]
         if first >> 16:  # a short one: type and size in four bytes, then four of data
             body = self._take(4)
@@ -183,17 +166,16 @@ class _Array:
         return name, cls(flags & 0xFF, flags, shape, reader)
 
     def value(self, path: Path, depth: int) -> MatValue:
-        """What is in it."""
         count = math.prod(self.shape)
-        if depth > DEEPEST:
+        if depth > MAX_DEPTH:
             raise _DamagedError("nested too deeply")
         if self.kind == CELL:
             self._check_many(count)
-            return CellArray(tuple(self._next(path, depth) for _ in range(count)))
+            return tuple(self._next(path, depth) for _ in range(count))
         if self.kind == STRUCT:
             fields = self._fields()
             self._check_many(count * max(1, len(fields)))
-            return Structs(tuple({name: self._next(path, depth) for name in fields} for _ in range(count)))
+            return [{name: self._next(path, depth) for name in fields} for _ in range(count)]
         if self.kind == CHAR:
             return self._text(count)
         if self.kind not in NUMBERS or self.flags & COMPLEX:

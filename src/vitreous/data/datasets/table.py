@@ -2,9 +2,30 @@
 
 from __future__ import annotations
 
-from vitreous.data.datasets import classic, natural, specialized, structured
-from vitreous.data.datasets.entry import Dataset
+from dataclasses import replace
+from pathlib import Path
 
-DATASETS: dict[str, Dataset] = {
-    dataset.name: dataset for part in (classic, natural, specialized, structured) for dataset in part.ROWS
-}
+from vitreous.data.datasets import annotated, labelled
+from vitreous.data.datasets.dataset import Dataset, File
+
+
+def _checksums() -> dict[str, tuple[str | None, ...]]:
+    """(size, SHA-256, MD5) of files by their folder and name."""
+    lines = Path(__file__).with_name("checksums.txt").read_text(encoding="utf-8").splitlines()
+    rows = (line.split() for line in lines if not line.startswith("#"))
+    return {name: tuple(None if one == "-" else one for one in published) for name, *published in rows}
+
+
+def _with_checksums(rows: tuple[Dataset, ...]) -> dict[str, Dataset]:
+    known = _checksums()
+
+    def published(dataset: Dataset, file: File) -> File:
+        if (name := f"{dataset.folder}/{file.name}") not in known:
+            return file
+        size, sha256, md5 = known[name]
+        return replace(file, size=None if size is None else int(size), sha256=sha256, md5=md5)
+
+    return {row.name: replace(row, files=tuple(published(row, file) for file in row.files)) for row in rows}
+
+
+DATASETS: dict[str, Dataset] = _with_checksums((*labelled.ROWS, *annotated.ROWS))

@@ -27,12 +27,12 @@ class Piece(NamedTuple):
     size: int  # of the whole shard
 
 
-def fetch_ahead(pieces: Iterable[Piece], besides: bool = False) -> None:
+def fetch_ahead(pieces: Iterable[Piece], keep_pending: bool = False) -> None:
     """Fetch what will be read next, as far ahead as there is room. Of files here, nothing is.
 
-    besides: what was to be read before still is; else that is forgotten.
+    keep_pending: what was to be read before still is; else that is forgotten.
     """
-    _fetcher(os.getpid()).expect([piece for piece in pieces if is_address(piece.place)], besides)
+    _fetcher(os.getpid()).expect([piece for piece in pieces if is_address(piece.place)], keep_pending)
 
 
 def read_piece(piece: Piece) -> bytes:
@@ -56,9 +56,9 @@ class _Fetcher:
         self._queue: SimpleQueue[tuple[Piece, Future[bytes]] | None] = SimpleQueue()
         self._threads: list[Thread] = []
 
-    def expect(self, pieces: list[Piece], besides: bool) -> None:
+    def expect(self, pieces: list[Piece], keep_pending: bool) -> None:
         with self._lock:
-            if not besides:
+            if not keep_pending:
                 wanted = set(pieces)
                 self._planned.clear()
                 self._read.clear()
@@ -86,7 +86,7 @@ class _Fetcher:
 
     def close(self) -> None:
         """Forget all, and wait for the threads."""
-        self.expect([], besides=False)
+        self.expect([], keep_pending=False)
         for _ in self._threads:
             self._queue.put(None)
         for thread in self._threads:

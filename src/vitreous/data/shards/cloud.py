@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vitreous.data.silence import expect_silence
+from vitreous.data.workers import extend_heartbeat
 from vitreous.errors import UserError
 
 SCHEMES = ("s3", "gs", "gcs", "az", "abfs", "hf", "memory")
@@ -26,7 +26,7 @@ def stat(address: str) -> tuple[int, str]:
 def read(address: str, start: int, length: int) -> bytes:
     """So many bytes from `start` on, fewer where the file ends."""
     files, path = _open(address)
-    expect_silence(SILENCE)
+    extend_heartbeat(SILENCE)
     found: bytes = _asked(address, lambda: files.cat_file(path, start=start, end=start + length))
     return found
 

@@ -12,6 +12,7 @@ from typing import BinaryIO
 
 import numpy as np
 
+from vitreous.data.folder import entries, has_images
 from vitreous.data.shards import cloud
 from vitreous.data.shards.index import INDEX, ROWS, IndexPage, ShardIndex, parse_index, read_index
 from vitreous.data.shards.places import beside, is_address, read_range, stat_place, without_query
@@ -19,7 +20,6 @@ from vitreous.data.shards.scan import file_name, scan_shards
 from vitreous.data.shards.source import ShardSource
 from vitreous.data.shards.web import is_web
 from vitreous.data.source import Data, NoClassesError, Source, Split, check_classes
-from vitreous.data.walk import entries, has_images
 from vitreous.errors import MachineError, UserError
 from vitreous.inputs import MOST_TEXT, read_text, size_text
 from vitreous.storage.cache import LIMIT_BYTES, cache_path, evict, mark_used, not_cached

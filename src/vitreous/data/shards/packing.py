@@ -18,9 +18,9 @@ from pathlib import Path
 import numpy as np
 from safetensors import SafetensorError
 
-from vitreous.data.chance import Index
 from vitreous.data.decode import ImageError
-from vitreous.data.pipeline import usable_cores
+from vitreous.data.loader import check_unreadable
+from vitreous.data.rng import Index
 from vitreous.data.shards.index import (
     INDEX,
     ROWS,
@@ -34,8 +34,8 @@ from vitreous.data.shards.index import (
 )
 from vitreous.data.shards.tar import END
 from vitreous.data.shards.write import ShardWriter, suffix_of
-from vitreous.data.source import Data, Source, Split, draws
-from vitreous.data.unreadable import check_unreadable
+from vitreous.data.source import Data, Source, Split, key_hashes
+from vitreous.data.workers import usable_cores
 from vitreous.errors import UserError
 from vitreous.inputs import reason
 from vitreous.storage.files import fsync_file, fsync_folder, new_file, replace_folder, write_file
@@ -140,7 +140,7 @@ class _SplitPacker:
 
     def __init__(self, folder: Path, split: Split, source: Source, shard_size: int) -> None:
         self.folder, self.split, self.source, self.shard_size = folder, split, source, shard_size
-        self.order: Index = np.argsort(draws(source, 0)) if split == "train" else np.arange(len(source))
+        self.order: Index = np.argsort(key_hashes(source, 0)) if split == "train" else np.arange(len(source))
 
     def shards(self) -> Iterator[tuple[_Finished | None, int]]:
         """Each shard when it is whole, else None, and how many images were dealt with."""

@@ -14,8 +14,8 @@ from zlib import crc32
 import numpy as np
 from PIL import Image
 
-from vitreous.data.chance import ORDER, Index, permutation, uniforms
 from vitreous.data.decode import Header, ImageError, open_image, read_header
+from vitreous.data.rng import ORDER, Index, permutation, uniforms
 from vitreous.data.shards.ahead import Piece, fetch_ahead, read_piece
 from vitreous.data.shards.index import ShardIndex
 from vitreous.data.shards.places import read_range
@@ -38,7 +38,7 @@ class ShardSource(Source):
         self._begins = self._starts.tolist()  # of one image, NumPy's search takes longer than to read it
 
     @property
-    def whole(self) -> int:
+    def total(self) -> int:
         """All images of the index."""
         return len(self.index.rows.length)
 
@@ -109,9 +109,9 @@ class ShardSource(Source):
         time = begins[shard] + together * (np.arange(count) - first[shard]) + BUFFER * chance
         return np.asarray(by_place[np.argsort(time % count, kind="stable")], dtype=np.int64)
 
-    def expect(self, indices: Index, besides: bool = False) -> None:
+    def expect(self, indices: Index, keep_pending: bool = False) -> None:
         """Fetch these from afar, several at once, for whoever reads them next; what lies here needs no such thing."""
-        fetch_ahead(map(self._piece, indices.tolist()), besides)
+        fetch_ahead(map(self._piece, indices.tolist()), keep_pending)
 
     def damage(self) -> dict[str, str]:
         """Of each shard whose SHA-256 is not that of the index, what is wrong with it."""

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from urllib.parse import urljoin, urlsplit
 
 from vitreous import __version__
-from vitreous.data.silence import expect_silence
+from vitreous.data.workers import extend_heartbeat
 from vitreous.errors import UserError
 from vitreous.inputs import reason
 
@@ -81,7 +81,7 @@ def _with_retries(url: str, start: int, length: int) -> tuple[bytes, FileVersion
     for attempt in range(retry.tries):
         if attempt:
             pause = retry.pause * 2 ** (attempt - 1)
-            expect_silence(pause)
+            extend_heartbeat(pause)
             time.sleep(pause)
         try:
             return _attempt(url, start, length)
@@ -105,7 +105,7 @@ def _attempt(url: str, start: int, length: int) -> tuple[bytes, FileVersion]:
         for _ in range(REDIRECTS):
             parts = urlsplit(place)
             connection = _connection(parts.scheme, parts.netloc)
-            expect_silence(3 * retry.seconds)  # for a connection, for its encryption, and for an answer
+            extend_heartbeat(3 * retry.seconds)  # for a connection, for its encryption, and for an answer
             connection.request("GET", parts.path + (f"?{parts.query}" if parts.query else ""), headers=headers)
             answer = connection.getresponse()
             try:
@@ -167,7 +167,7 @@ def _body(answer: HTTPResponse, wanted: int) -> bytes:
     since, then = time.monotonic(), 0
     while len(body) < wanted and (piece := answer.read1(min(PIECE, wanted - len(body)))):
         body += piece
-        expect_silence(retry.seconds)
+        extend_heartbeat(retry.seconds)
         if time.monotonic() - since > retry.seconds:
             if len(body) - then < retry.least:
                 raise _AgainError(f"{len(body) - then:,} bytes in {retry.seconds:g} s")

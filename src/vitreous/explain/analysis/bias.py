@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitreous.config.data import Preprocess
+from vitreous.data.batch import Rows
 from vitreous.data.loader import Loader
-from vitreous.data.rows import Rows
 from vitreous.data.source import Source
 from vitreous.errors import UserError
 from vitreous.explain.analysis import changes

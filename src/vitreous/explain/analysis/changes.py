@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from vitreous.config.data import Preprocess
-from vitreous.data.chance import generator
+from vitreous.data.rng import generator
 from vitreous.explain.analysis.noise import band_mask
 
 SHIFT, SHUFFLE = 1, 2

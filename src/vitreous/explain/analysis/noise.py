@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from vitreous.data.chance import generator
+from vitreous.data.rng import generator
 
 BANDS = ((0.0, 0.2), (0.2, 0.4), (0.4, 0.6), (0.6, 0.8), (0.8, 1.0))
 """Each without its lower and with its upper end: frequency 0, which is brightness, is in none."""

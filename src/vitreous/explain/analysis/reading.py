@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from vitreous.config.model import grid_of
+from vitreous.data.batch import Rows
 from vitreous.data.loader import Loader, choose_workers
-from vitreous.data.rows import Rows
 from vitreous.data.source import Source
 from vitreous.errors import UserError
 from vitreous.explain.analysis.noise import BANDS, band_mask, band_noise

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitreous.data.chance import generator
+from vitreous.data.rng import generator
 from vitreous.errors import UserError
 from vitreous.explain.analysis.bias_numbers import ReceptiveField
 from vitreous.model.network import HasFeatureMap, Network, TracesAttention

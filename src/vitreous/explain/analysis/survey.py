@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from vitreous.data.rows import Rows
+from vitreous.data.batch import Rows
 from vitreous.errors import UserError
 from vitreous.explain.analysis.homogeneity import (
     depth_similarity,

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from vitreous.config.data import Preprocess
 from vitreous.data.augment import eval_view, normalise, seen_box
-from vitreous.data.decode import extent
+from vitreous.data.decode import original_size
 from vitreous.data.view import read_for_view
 from vitreous.errors import UserError
 from vitreous.explain.inside import Inside, attention_between_patches, look_inside
@@ -172,7 +172,7 @@ class SeenView:
 def see_image(image: bytes, preprocess: Preprocess) -> SeenView:
     """The view of an image's file. A large JPEG is read at a smaller scale: the page has the whole of it already."""
     decoded = read_for_view(image, preprocess)
-    height, width, _ = extent(decoded)
+    height, width, _ = original_size(decoded)
     view = eval_view(decoded, preprocess)
     return SeenView(width, height, seen_box(height, width, preprocess), view, pack_view(view))
 

@@ -11,8 +11,7 @@ from typing import Any
 from vitreous.callbacks import Callbacks
 from vitreous.config.overrides import as_texts
 from vitreous.config.train import Training
-from vitreous.data.source import Data, Source, Split
-from vitreous.data.subset import random_subset
+from vitreous.data.source import Data, Source, Split, random_subset
 from vitreous.distributed.meter import Cost
 from vitreous.errors import UserError
 from vitreous.evaluation.classify import ClassificationResult

@@ -10,10 +10,10 @@ from typing import Any
 from vitreous.callbacks import Callbacks
 from vitreous.config.fields import from_fields
 from vitreous.config.train import Training
-from vitreous.data.copies import note_copies
+from vitreous.data.duplicates import note_duplicates
 from vitreous.data.opening import open_dataset
-from vitreous.data.source import Source, Split
-from vitreous.data.subset import balanced_order, random_subset
+from vitreous.data.rng import balanced_order
+from vitreous.data.source import Source, Split, random_subset
 from vitreous.distributed.meter import Cost, Meter
 from vitreous.errors import UserError
 from vitreous.explain.analysis.bias_numbers import Bias
@@ -69,7 +69,7 @@ def compare(
     candidates = read_candidates(request.models, request.image_size)
     request = replace(request, models=tuple(candidate.name for candidate in candidates))
     deadline = _deadline(request, candidates, runtime, callbacks)
-    data = note_copies(open_dataset(request.data))
+    data = note_duplicates(open_dataset(request.data))
     config = StudyConfig(request, {"data": DataIdentity.of(data)})
     saved = open_study(folder, config, {"data": str(request.data)}, (*GROWING, "budget"), overwrite=overwrite)
     if saved is not None:

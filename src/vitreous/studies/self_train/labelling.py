@@ -17,11 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vitreous.data.batch import Rows
 from vitreous.data.folder import FolderSource
 from vitreous.data.pseudo_labels import Choice
-from vitreous.data.rows import Rows
-from vitreous.data.source import Labels, Shares, Source
-from vitreous.data.subset import random_subset
+from vitreous.data.source import Labels, Probabilities, Source, random_subset
 from vitreous.evaluation.calibration import fit_temperature
 from vitreous.inputs import as_text, read_json
 from vitreous.memory import check_memory
@@ -42,7 +41,7 @@ class Labelling:
 
     index: Labels
     """(n,) which images of the source these are, in rising order; those that could not be read are missing."""
-    probabilities: Shares  # (n, K)
+    probabilities: Probabilities  # (n, K)
     temperature: float  # by which the teacher's scores were divided, fitted to the validation images; 1 without any
     asked: int  # images of the source that there was time to look at
 
@@ -52,10 +51,10 @@ class Labelling:
         found: Labels = predicted_class(self.probabilities).astype(np.int64)
         return found
 
-    def margins(self) -> Shares:
+    def margins(self) -> Probabilities:
         """(n,) how much likelier the first class is than the second: where it is small, the label is uncertain."""
         first, second = np.sort(self.probabilities, axis=1)[:, -1:-3:-1].T
-        found: Shares = first - second
+        found: Probabilities = first - second
         return found
 
     def before(self, earlier: Labelling | None) -> Labels:
@@ -167,7 +166,7 @@ def _table(
                 f"{shares[first]:.4f}",
                 classes[second],
                 f"{shares[second]:.4f}",
-                "" if choice is None else int(choice.copies[row]),
+                "" if choice is None else int(choice.repeats[row]),
                 int(earlier_label not in ("", classes[first])),
                 earlier_label,
             ]

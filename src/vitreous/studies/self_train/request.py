@@ -64,7 +64,7 @@ class SelfTrainRequest(LabelledRequest):
 
     def student_round(self, number: int, budget: str | None) -> StudentRequest:
         """The request of a student, with a seed of its own."""
-        from vitreous.data.chance import derived_seed
+        from vitreous.data.rng import derived_seed
 
         first = self.first_round(budget)
         values: dict[str, Any] = {one.name: getattr(first, one.name) for one in fields(FitRequest)}

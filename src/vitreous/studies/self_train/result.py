@@ -109,11 +109,11 @@ def _describe_labels(
     if found is None:  # the first teacher learned from none
         return None
     choice = choose_labels(found.probabilities, confidence=request.confidence, each=request.per_class)
-    copies = [int(choice.copies[choice.labels == k].sum()) for k in range(len(classes))]
+    copies = [int(choice.repeats[choice.labels == k].sum()) for k in range(len(classes))]
     return RoundLabels(
         looked_at=len(found.index),
         temperature=found.temperature,
-        sure=dict(zip(classes, choice.sure.tolist(), strict=True)),
+        sure=dict(zip(classes, choice.confident.tolist(), strict=True)),
         taken=dict(zip(classes, choice.taken(len(classes)).tolist(), strict=True)),
         with_copies=dict(zip(classes, copies, strict=True)),
         changed=None if before is None else len(found.changed(before)),

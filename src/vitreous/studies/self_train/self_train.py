@@ -18,10 +18,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from vitreous.callbacks import Callbacks
-from vitreous.data.copies import note_copies, without_copies
+from vitreous.data.duplicates import note_duplicates, without_duplicates
 from vitreous.data.opening import open_dataset, open_unlabelled
-from vitreous.data.source import Data
-from vitreous.data.subset import random_subset
+from vitreous.data.source import Data, random_subset
 from vitreous.distributed.meter import Cost, Meter
 from vitreous.errors import UserError
 from vitreous.evaluation.classify import score_classes
@@ -99,9 +98,9 @@ def self_train(
 def _open_images(
     request: SelfTrainRequest, folder: Path, runtime: Runtime, callbacks: Callbacks, deadline: Deadline | None
 ) -> SelfTrainContext:
-    whole = note_copies(open_dataset(request.labelled))
+    whole = note_duplicates(open_dataset(request.labelled))
     unlabelled, notes = open_unlabelled(request.unlabelled)
-    others = without_copies(unlabelled, list(whole.splits.values()))
+    others = without_duplicates(unlabelled, list(whole.splits.values()))
     if not len(others):
         raise UserError(
             f"{request.unlabelled}: all {len(unlabelled):,} images are among the labelled ones ({request.labelled}), "

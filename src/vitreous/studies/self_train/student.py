@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from vitreous.callbacks import Callbacks
-from vitreous.data.joined import join_sources
 from vitreous.data.pseudo_labels import Choice, choose_labels
-from vitreous.data.source import Data, Shares, Source
+from vitreous.data.source import Data, JoinedSource, Probabilities, Source
 from vitreous.errors import UserError
 from vitreous.studies.self_train.labelling import Labelling, label_images, read_labels, write_labels
 from vitreous.studies.self_train.request import SelfTrainRequest
@@ -73,7 +72,7 @@ def _student_data(context: SelfTrainContext, training: TrainingContext[FitReques
     if labelling is None:
         labelling = _ask_teacher(context, training, number)
     choice = choose_labels(labelling.probabilities, confidence=request.confidence, each=request.per_class)
-    if not choice.copies.any():
+    if not choice.repeats.any():
         raise UserError(
             f"confidence={request.confidence:g}: the teacher is not as confident of any of {len(labelling.index):,} "
             "images; write to another folder with a lower confidence (teacher="
@@ -111,10 +110,10 @@ def _say_labels(context: SelfTrainContext, callbacks: Callbacks, labelling: Labe
     if unreadable := labelling.asked - len(labelling.index):
         callbacks.message(f"{unreadable:,} images of {context.request.unlabelled} cannot be read, and have no label.")
     callbacks.message(
-        f"{int((choice.copies > 0).sum()):,} of {len(labelling.index):,} labels are taken, {choice.each:,} of each "
+        f"{int((choice.repeats > 0).sum()):,} of {len(labelling.index):,} labels are taken, {choice.each:,} of each "
         f"class at most; with copies for rare classes {len(choice.rows):,}."
     )
-    if none := [classes[label] for label in np.flatnonzero(choice.sure == 0)]:
+    if none := [classes[label] for label in np.flatnonzero(choice.confident == 0)]:
         more = f" and {len(none) - 1} more" if len(none) > 1 else ""
         callbacks.message(f"No image is surely {none[0]}{more}: of these the student sees labelled ones only.")
 
@@ -126,9 +125,9 @@ def _join(context: SelfTrainContext, labelling: Labelling, choice: Choice) -> So
     times = max(1, int(np.ceil(MIN_LABELLED / (1 - MIN_LABELLED) * len(rows) / len(train))))
     again = train.subset(np.tile(np.arange(len(train)), times))
     labels = np.concatenate([again.labels, choice.labels[rows]])
-    soft: Shares | None = None
+    soft: Probabilities | None = None
     if context.request.labels == "soft":
         certain = np.eye(len(classes), dtype=np.float32)[again.labels]
         soft = np.concatenate([certain, labelling.probabilities[rows]])
     others = context.unlabelled.subset(labelling.index[rows])
-    return join_sources([again, others], labels, classes, soft)
+    return JoinedSource([again, others], labels, classes, soft)

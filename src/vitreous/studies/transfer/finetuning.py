@@ -14,9 +14,7 @@ from vitreous.callbacks import Callbacks
 from vitreous.config.study import Protocol
 from vitreous.config.train import Training
 from vitreous.data.datasets.vtab import vtab_1k
-from vitreous.data.joined import join_sources
-from vitreous.data.source import Data, Source, Split
-from vitreous.data.subset import random_subset
+from vitreous.data.source import Data, JoinedSource, Source, Split, random_subset
 from vitreous.errors import UserError
 from vitreous.inference.engine import open_in_torch
 from vitreous.inference.evaluation import measure_classifier
@@ -100,7 +98,7 @@ def _fine_tune_1k(context: TransferContext, task: OpenTask, seconds: float | Non
     vtab, classes = task.named.vtab, task.data.classes
     cut = vtab_1k(task.data, task.named.name, None if vtab is None else vtab.train_percent)
     labels = np.concatenate([cut.train.labels, cut.val.labels])
-    every = Data({"train": join_sources([cut.train, cut.val], labels, classes)}, classes)
+    every = Data({"train": JoinedSource([cut.train, cut.val], labels, classes)}, classes)
     digests = {"train": source_digest(cut.train), "val": source_digest(cut.val), "vtab-1k": cut.digest}
     place, start = context.folder / "runs" / f"{task.named.name}-vtab-1k", StartFeatures()
     if seconds is None:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 
 from vitreous.config.study import Protocol
-from vitreous.data.source import Data, Source, Split
-from vitreous.data.subset import balanced_order, random_subset
+from vitreous.data.rng import balanced_order
+from vitreous.data.source import Data, Source, Split, random_subset
 from vitreous.errors import UserError
 from vitreous.evaluation.probe import DRAWS, KNN_TEMPERATURE, RIDGE_STRENGTH
 from vitreous.evaluation.probe import seconds_per_image as seconds_to_learn

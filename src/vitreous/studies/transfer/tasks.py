@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 
-from vitreous.data.copies import note_copies
-from vitreous.data.datasets.entry import Dataset, Vtab
+from vitreous.data.datasets.dataset import Dataset, Vtab
 from vitreous.data.datasets.images import has_vtab_lists
-from vitreous.data.datasets.place import PREFIX, data_root, is_here, read_card
+from vitreous.data.datasets.store import PREFIX, data_root, is_here, read_card
 from vitreous.data.datasets.table import DATASETS
 from vitreous.data.datasets.vtab import TRAIN, VAL
+from vitreous.data.duplicates import note_duplicates
 from vitreous.data.opening import BUILTIN, open_dataset
 from vitreous.data.shards.opening import is_shards
 from vitreous.data.shards.places import without_query
@@ -116,7 +116,7 @@ def _path(text: str) -> str:
 
 def open_task(named: NamedTask) -> OpenTask:
     """Its data, with a test split: where the data have none, the val split, else a fifth of each class."""
-    opened = note_copies(open_dataset(named.place))
+    opened = note_duplicates(open_dataset(named.place))
     check_labelled(opened)
     data, remarks = _with_test(opened)
     counts = count_images(opened)

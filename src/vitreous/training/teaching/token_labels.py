@@ -18,8 +18,8 @@ from vitreous.config.model import ViTConfig
 from vitreous.config.objective import Distill, TokenLabel
 from vitreous.config.train import Training
 from vitreous.data.loader import Loader
+from vitreous.data.rng import balanced_order
 from vitreous.data.source import Source
-from vitreous.data.subset import balanced_order
 from vitreous.data.token_labels import ScoreMaps, TokenLabels
 from vitreous.errors import UserError
 from vitreous.evaluation.score_maps import Digest, MapStore, StoredMaps, image_digest, image_digests, region_logits

@@ -1,6 +1,6 @@
 import numpy as np
 
-from vitreous.data.chance import MIX, generator, permutation, uniforms
+from vitreous.data.rng import MIX, generator, permutation, uniforms
 
 
 def test_numbers_depend_on_all_four_and_on_nothing_else():
@@ -38,7 +38,7 @@ def test_uniforms_are_uniform_and_independent():
 
 def test_splitmix64_is_the_published_one():
     """Its first outputs from the state 1234567, as in the reference implementation's test vectors."""
-    from vitreous.data.chance import _GOLDEN, _mix
+    from vitreous.data.rng import _GOLDEN, _mix
 
     with np.errstate(over="ignore"):
         states = np.uint64(1234567) + np.arange(1, 6, dtype=np.uint64) * _GOLDEN

@@ -1,6 +1,6 @@
-"""Random numbers that are a pure function of what they are for: a seed, an epoch, a sample and a view.
+"""Random numbers as a pure function of a seed, an epoch, a sample's index and a view's number.
 
-Nothing here keeps a state. So the same sample meets the same chance in any process, in any order, after any restart.
+Nothing here keeps a state. So a sample gets the same numbers in any process, in any order, after any restart.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ from numpy.typing import NDArray
 
 Index = NDArray[np.int64]
 
+# Numbers of views that no sample has: for the order of an epoch, for mixing two images, for what a training step draws,
+# for seeds of trainings.
 ORDER, MIX, KEYS, SEEDS = 2**63, 2**63 + 1, 2**63 + 2, 2**63 + 3
-"""Numbers of views that no sample has: for the order of an epoch, for mixing two images, for what a step draws, for
-seeds of trainings."""
+SUBSET_EPOCH = 2**31  # of the order in which a subset is taken; no training has so many epochs
 
 
 def generator(seed: int, epoch: int, index: int, view: int = 0) -> np.random.Generator:
     """A generator of its own for one view of one sample (Philox: these four are its key and counter)."""
-    # The lowest word counts the draws; 2^64 of them would be needed to run into another view's numbers.
+    # The lowest word counts the numbers drawn; 2^64 of them would be needed to run into another view's.
     return np.random.Generator(np.random.Philox(key=seed % 2**64, counter=[0, view, index, epoch]))
 
 
@@ -36,8 +37,20 @@ def sample_keys(seed: int, epoch: int, indices: Index) -> Index:
 
 def permutation(seed: int, epoch: int, count: int) -> Index:
     """The order of an epoch: a shuffle of 0 to count - 1."""
-    keys = _states(seed, epoch, np.arange(count), ORDER)
-    return np.argsort(keys, kind="stable").astype(np.int64)
+    return np.argsort(_states(seed, epoch, np.arange(count), ORDER), kind="stable").astype(np.int64)
+
+
+def balanced_order(labels: Index, seed: int, epoch: int = SUBSET_EPOCH) -> Index:
+    """A random order of all images that gives one of each class, then another of each, as long as there are any."""
+    order = permutation(seed, epoch, len(labels))
+    by_class = order[np.argsort(labels[order], kind="stable")]
+    sorted_labels = labels[by_class]
+    starts = np.flatnonzero(np.diff(sorted_labels, prepend=sorted_labels[0] - 1))
+    turn = np.arange(len(by_class)) - np.repeat(starts, np.diff(starts, append=len(by_class)))
+    rank = np.empty(len(labels), dtype=np.int64)
+    rank[order] = np.arange(len(labels))  # within a turn, the random order again
+    found: Index = by_class[np.lexsort((rank[by_class], turn))]
+    return found
 
 
 def derived_seed(seed: int, number: int) -> int:

@@ -10,6 +10,8 @@ from typing import Literal
 from vitreous.data.source import Data, Split
 
 Group = Literal["natural", "specialized", "structured"]
+# A tar or zip, which is unpacked; one file packed by gzip, which too; a file that stays as it is; or a folder that
+# somebody else has unpacked.
 Kind = Literal["archive", "gzip", "plain", "folder"]
 
 
@@ -17,30 +19,21 @@ Kind = Literal["archive", "gzip", "plain", "folder"]
 class File:
     """One file of a dataset as its owners publish it.
 
-    Sizes and checksums are published ones, of the owners or of those who mirror the files; None where nobody has
-    published any. The SHA-256 of every file is written down when the dataset is made.
+    Sizes and checksums are those of checksums.txt; None where nobody has published any. The SHA-256 of every file is
+    written down when the dataset is made.
     """
 
-    name: str
-    """What it is called here; it may say more than the end of its address."""
-    urls: tuple[str, ...] = ()
-    """Where it is; those after the first are mirrors. None: a person has to get it, as `by_hand` says."""
+    name: str  # what it is called here; it may say more than the end of its address
+    urls: tuple[str, ...] = ()  # those after the first are mirrors; (): a person has to get it, as `by_hand` says
     size: int | None = None
     sha256: str | None = None
     md5: str | None = None
     kind: Kind = "archive"
-    """A tar or zip, which is unpacked; one file packed by gzip, which too; a file that stays as it is; or a folder that
-    somebody else has unpacked."""
-    into: str = ""
-    """The folder below the dataset's own that it goes to."""
-    only: tuple[str, ...] = ()
-    """What the names in an archive that are needed start with; () for all."""
-    nested: bool = False
-    """Whether the tars in an archive are unpacked too, each to a folder of its name."""
-    unpacked: int | None = None
-    """Bytes that it has at most when it is unpacked, where that is far more than its own."""
-    by_hand: str = ""
-    """How a person gets it, as the end of a sentence that starts with its name."""
+    into: str = ""  # the folder below the dataset's own that it goes to
+    only: tuple[str, ...] = ()  # what the names in an archive that are needed start with; () for all
+    nested: bool = False  # whether the tars in an archive are unpacked too, each to a folder of its name
+    unpacked: int | None = None  # bytes that it has at most when it is unpacked, where that is far more than its own
+    by_hand: str = ""  # how a person gets it, as the end of a sentence that starts with its name
 
 
 @dataclass(frozen=True)
@@ -52,8 +45,8 @@ class Vtab:
     """
 
     group: Group
+    # How much of the train split VTAB trains on, the rest being its val split; None where the data have one.
     train_percent: int | None = None
-    """How much of the train split VTAB trains on, the rest being its val split; None where the data have one."""
 
 
 @dataclass(frozen=True)
@@ -67,23 +60,18 @@ class Dataset:
     citation: str
     files: tuple[File, ...]
     classes: int
-    splits: Mapping[Split, int]
-    """How many images `read` finds in each split, as published."""
+    splits: Mapping[Split, int]  # how many images `read` finds in each split, as published
+    # From the folder that holds the files to the data; None where the files hold no images.
     read: Callable[[Path], Data] | None
-    """From the folder that holds the files to the data; None where the files hold no images."""
+    # The folder of the files where several datasets are read from the same ones; "" for one of its own name.
     store: str = ""
-    """The folder of the files where several datasets are read from the same ones; "" for one of its own name."""
+    # What is done once to the unpacked files, in their folder, so that they can be read image by image.
     prepare: Callable[[Path], None] | None = None
-    """What is done once to the unpacked files, in their folder, so that they can be read image by image."""
-    prepared: int = 0
-    """Bytes that this takes on the disk, at most, beside the unpacked files."""
-    needs: tuple[str, ...] = ()
-    """Packages that preparing takes and that are not installed with this one."""
+    prepared: int = 0  # bytes that this takes on the disk, at most, beside the unpacked files
+    needs: tuple[str, ...] = ()  # packages that its files are read with and that are not installed with this one
     vtab: Vtab | None = None
-    digits: bool = False
-    """Whether the images show digits, which mirrored are none."""
-    split_by: str = ""
-    """Who decided what belongs to which split, where it was not the owners."""
+    digits: bool = False  # whether the images show digits, which mirrored are none
+    split_by: str = ""  # who decided what belongs to which split, where it was not the owners
     notes: tuple[str, ...] = field(default=())
 
     @property
@@ -98,7 +86,7 @@ class Dataset:
 
     @property
     def varied(self) -> bool:
-        """Whether training images may be cropped and mirrored: not where that changes the answer, as with places,
+        """Whether training images may be cropped and mirrored: not where that changes the label, as with positions,
         orientations, counts and distances, and with digits."""
         return not self.digits and (self.vtab is None or self.vtab.group != "structured")
 

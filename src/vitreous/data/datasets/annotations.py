@@ -17,16 +17,15 @@ from vitreous.errors import UserError
 from vitreous.inputs import read_text
 from vitreous.memory import check_memory
 
+# Where the classes of the nearest object's distance begin, each above its number.
 CLEVR_DISTANCES = (0.0, 8.0, 8.5, 9.0, 9.5, 10.0)
-"""Where the classes of the nearest object's distance begin, each above its number."""
 CLEVR_DISTANCE_NAMES = ("at most 8", "8 to 8.5", "8.5 to 9", "9 to 9.5", "9.5 to 10", "more than 10")
 CLEVR_COUNTS = tuple(str(count) for count in range(3, 11))
+# The same of the nearest vehicle, in metres; without one it is at 1,000.
 KITTI_DISTANCES = (-100.0, 8.0, 20.0, 999.0)
-"""The same of the nearest vehicle, in metres; without one it is at 1,000."""
 KITTI_NAMES = ("at most 8 m", "8 to 20 m", "more than 20 m", "no vehicle")
 KITTI_VEHICLES = ("Car", "Van", "Truck")
-MOST_SCENES = 2 * 10**9
-"""Bytes of CLEVR's annotations; those of the train split are some hundred million."""
+MAX_SCENES_BYTES = 2 * 10**9  # of CLEVR's annotations; those of the train split are some hundred million
 
 Scene = dict[str, Any]
 
@@ -46,11 +45,11 @@ def read_clevr_count(root: Path) -> Data:
 
 def read_clevr_distance(root: Path) -> Data:
     """How far the nearest object is from the camera, in six bins."""
-    return _clevr(root, lambda scene: bin_of(_nearest(scene), CLEVR_DISTANCES), CLEVR_DISTANCE_NAMES)
 
+    def label(scene: Scene) -> int:
+        return bin_of(min(float(one["pixel_coords"][2]) for one in scene["objects"]), CLEVR_DISTANCES)
 
-def _nearest(scene: Scene) -> float:
-    return min(float(one["pixel_coords"][2]) for one in scene["objects"])
+    return _clevr(root, label, CLEVR_DISTANCE_NAMES)
 
 
 def _clevr(root: Path, label: Callable[[Scene], int], classes: tuple[str, ...]) -> Data:
@@ -80,7 +79,7 @@ def read_scenes(path: Path) -> Iterator[Scene]:
     """The scenes in a file of CLEVR, one after the other: as objects, all at once would take gigabytes."""
     if path.is_file():
         check_memory(5 * path.stat().st_size, str(path), "take a machine with more memory")
-    text = read_text(path, MOST_SCENES)
+    text = read_text(path, MAX_SCENES_BYTES)
     decoder = json.JSONDecoder()
     start = text.find('"scenes"')
     at = text.find("[", start) + 1
@@ -139,10 +138,10 @@ def _kitti_splits(mapping: Path) -> dict[Split, list[int]]:
         if isinstance(error, UserError):
             raise
         raise UserError(f"{mapping}: not the mapping of KITTI's kit ({error}); get it again.") from None
-    chance = np.random.RandomState(123)
+    rng = np.random.RandomState(123)
     tenth = max(1, len(videos) // 10)
-    test = set(chance.choice(sorted(videos), tenth, replace=False).tolist())
-    val = set(chance.choice(sorted(set(videos) - test), tenth, replace=False).tolist())
+    test = set(rng.choice(sorted(videos), tenth, replace=False).tolist())
+    val = set(rng.choice(sorted(set(videos) - test), tenth, replace=False).tolist())
     found: dict[Split, list[int]] = {"train": [], "val": [], "test": []}
     for video, numbers in videos.items():
         found["test" if video in test else "val" if video in val else "train"] += numbers

@@ -1,4 +1,4 @@
-"""What the corruptions are made of: blurs, moves and random fields, in NumPy and Pillow alone.
+"""What the corruptions are made of: blurs, displacements, random fields and frost, in NumPy and Pillow alone.
 
 Pixels are (H, W, C) float32 from 0 to 1; H, W and C are rows, columns and channels.
 """
@@ -11,21 +11,22 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFilter
 
 Pixels = NDArray[np.float32]
-Field = NDArray[np.float32]
-"""(H, W)."""
+Field = NDArray[np.float32]  # (H, W)
+# What lies beyond an image: its last pixel again and again, or the image mirrored; as `np.pad` has it.
 Border = Literal["edge", "symmetric"]
-"""What lies beyond an image: its last pixel again and again, or the image mirrored; as `np.pad` has it."""
-
-PUBLISHED = 224
-"""The side of ImageNet-C's images, in whose pixels its lengths are given."""
+PUBLISHED_SIDE = 224  # of ImageNet-C's images, in whose pixels its lengths are given
+FROST_TEXTURES = 5  # how many there are to choose from, as in ImageNet-C
+FROST_CRYSTALS = 90
+FROST_SPREAD = 1.5  # the side of a texture, in sides of an image: images see a random cut of it
+ICE_TINT = (0.86, 0.94, 1.0)  # ice is a little blue
 
 
 def scale_of(pixels: Pixels) -> float:
     """What a length in pixels of ImageNet-C is multiplied by for this image: its short side over 224."""
-    return float(min(pixels.shape[:2])) / PUBLISHED
+    return float(min(pixels.shape[:2])) / PUBLISHED_SIDE
 
 
 def gaussian_blur(pixels: Pixels, sigma: float, border: Border, truncate: float = 4.0) -> Pixels:
@@ -75,7 +76,7 @@ def motion_blur(pixels: Pixels, radius: float, sigma: float, angle: float) -> Pi
     return found
 
 
-def look_up(pixels: Pixels, rows: Field, columns: Field) -> Pixels:
+def sample_bilinear(pixels: Pixels, rows: Field, columns: Field) -> Pixels:
     """(H, W, C) the image at these places, in pixels, between which it is linear and beyond which it is mirrored."""
     height, width, channels = pixels.shape
     rows, columns = _mirrored(rows, height), _mirrored(columns, width)
@@ -88,18 +89,18 @@ def look_up(pixels: Pixels, rows: Field, columns: Field) -> Pixels:
     return np.asarray(upper * (1 - down) + lower * down, dtype=np.float32)
 
 
-def _mirrored(places: Field, side: int) -> Field:
-    """Places within 0 to side - 1, mirrored at both ends as often as need be."""
+def _mirrored(positions: Field, side: int) -> Field:
+    """Positions within 0 to side - 1, mirrored at both ends as often as need be."""
     if side == 1:
-        return np.zeros_like(places)
+        return np.zeros_like(positions)
     period = 2 * (side - 1)
-    return np.asarray(side - 1 - np.abs(np.mod(places, period) - (side - 1)), dtype=np.float32)
+    return np.asarray(side - 1 - np.abs(np.mod(positions, period) - (side - 1)), dtype=np.float32)
 
 
 def enlarge(field: Field, height: int, width: int) -> Field:
     """(height, width): a small field, linear between its points."""
-    made = Image.fromarray(field.astype(np.float32)).resize((width, height), Image.Resampling.BILINEAR)
-    return np.asarray(made, np.float32)
+    large = Image.fromarray(field.astype(np.float32)).resize((width, height), Image.Resampling.BILINEAR)
+    return np.asarray(large, np.float32)
 
 
 def plasma(side: int, roughness: float, rng: np.random.Generator) -> Field:
@@ -112,15 +113,17 @@ def plasma(side: int, roughness: float, rng: np.random.Generator) -> Field:
     while step >= 2:
         half, count = step // 2, size // step
 
-        def moved(mean: NDArray[np.float64], by: float = amplitude, n: int = count) -> NDArray[np.float64]:
+        def jittered(mean: NDArray[np.float64], by: float = amplitude, n: int = count) -> NDArray[np.float64]:
             return mean + by * rng.uniform(-1, 1, (n, n))
 
         corners = field[::step, ::step]
-        middles = moved(_mean(corners, np.roll(corners, -1, 0), np.roll(corners, -1, 1), np.roll(corners, -1, (0, 1))))
+        middles = jittered(
+            _mean(corners, np.roll(corners, -1, 0), np.roll(corners, -1, 1), np.roll(corners, -1, (0, 1)))
+        )
         field[half::step, half::step] = middles
         above, beside = np.roll(middles, 1, 0), np.roll(middles, 1, 1)
-        field[::step, half::step] = moved(_mean(corners, np.roll(corners, -1, 1), middles, above))
-        field[half::step, ::step] = moved(_mean(corners, np.roll(corners, -1, 0), middles, beside))
+        field[::step, half::step] = jittered(_mean(corners, np.roll(corners, -1, 1), middles, above))
+        field[half::step, ::step] = jittered(_mean(corners, np.roll(corners, -1, 0), middles, beside))
         step, amplitude = half, amplitude / roughness
     field -= field.min()
     return np.asarray((field / field.max())[:side, :side], dtype=np.float32)
@@ -131,13 +134,11 @@ def _mean(*fields: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def to_image(pixels: Pixels) -> Image.Image:
-    """An image of Pillow's, of 8 bits."""
     levels = to_levels(pixels)
     return Image.fromarray(levels[:, :, 0] if levels.shape[2] == 1 else levels)
 
 
 def from_image(image: Image.Image) -> Pixels:
-    """The pixels of an image of Pillow's."""
     levels: Pixels = np.asarray(image, np.float32) / np.float32(255)
     return levels[:, :, None] if levels.ndim == 2 else levels
 
@@ -145,3 +146,45 @@ def from_image(image: Image.Image) -> Pixels:
 def to_levels(pixels: Pixels) -> NDArray[np.uint8]:
     """Numbers from 0 to 1, cut where they are beyond, as 8 bits."""
     return np.rint(255 * np.clip(pixels, 0, 1)).astype(np.uint8)
+
+
+@lru_cache(maxsize=2 * FROST_TEXTURES)
+def frost_texture(side: int, number: int) -> Pixels:
+    """(S, S, 3) float32 from 0 to 1, S at least `side`: crystals that branch at 60 degrees, over a haze of ice.
+
+    ImageNet-C has photographs of frost; these are not part of the package. One number always gives the same texture.
+    """
+    rng = np.random.default_rng([number, 20190327])
+    size = math.ceil(FROST_SPREAD * side)
+    drawn = Image.new("L", (2 * size, 2 * size))  # twice as large, for smooth lines
+    canvas = ImageDraw.Draw(drawn)
+    for _ in range(FROST_CRYSTALS):
+        start = rng.uniform(0, 2 * size, 2)
+        length = side * rng.uniform(0.25, 0.9)
+        _grow(canvas, (start[0], start[1]), rng.uniform(0, 2 * math.pi), length, 3, rng)
+    crystals = drawn.resize((size, size), Image.Resampling.BOX)
+    glow = crystals.filter(ImageFilter.GaussianBlur(side / 40))
+    sharp, soft = (np.asarray(image, np.float32) / 255 for image in (crystals, glow))
+    haze = plasma(size, 2.2, rng)
+    ice = np.clip(0.2 + 0.35 * haze + 1.1 * soft + 0.5 * sharp * (0.5 + haze), 0, 1)
+    return np.asarray(ice[:, :, None] * np.array(ICE_TINT), dtype=np.float32)
+
+
+def _grow(
+    canvas: ImageDraw.ImageDraw,
+    start: tuple[float, float],
+    angle: float,
+    length: float,
+    depth: int,
+    rng: np.random.Generator,
+) -> None:
+    """A needle with shorter ones on both sides, which have needles of their own."""
+    end = start[0] + length * math.cos(angle), start[1] + length * math.sin(angle)
+    canvas.line([start, end], fill=int(rng.integers(90, 256)), width=max(1, round(length / 60)))
+    if depth == 0 or length < 6:
+        return
+    for along in np.arange(0.2, 1.0, 0.2 if depth > 1 else 0.25):
+        at = start[0] + along * (end[0] - start[0]), start[1] + along * (end[1] - start[1])
+        for turn in (-math.pi / 3, math.pi / 3):
+            shorter = length * (1 - along) * rng.uniform(0.25, 0.55)
+            _grow(canvas, at, angle + turn + rng.normal(0, 0.06), shorter, depth - 1, rng)

@@ -13,28 +13,24 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from vitreous.data.datasets.entry import Dataset
+from vitreous.data.datasets.dataset import Dataset
 from vitreous.data.datasets.images import has_vtab_lists, read_vtab_lists
 from vitreous.data.source import Data
 from vitreous.errors import UserError
 from vitreous.inputs import read_json
 from vitreous.storage.cache import cache_root
 
-PREFIX = "data:"
-"""`data:pets` is the dataset of the table; a folder that is really called so is ./data:pets."""
+PREFIX = "data:"  # `data:pets` is the dataset of the table; a folder that is really called so is ./data:pets
 CARD = "vitreous-dataset.json"
-FILES = "files"
-"""As the dataset of a card: a folder of files that several datasets are read from."""
+FILES = "files"  # As the dataset of a card: a folder of files that several datasets are read from
 
 
 @dataclass(frozen=True)
 class Card:
     """What a folder says of itself."""
 
-    dataset: str
-    """A name of the table, or `FILES`."""
-    folder: str
-    """Where the files are, seen from the card's folder."""
+    dataset: str  # A name of the table, or `FILES`
+    folder: str  # Where the files are, seen from the card's folder
 
     def to_json(self, **more: Any) -> str:
         """The card's file; `more` is for people."""
@@ -47,8 +43,8 @@ def data_root(root: str | Path | None = None) -> Path:
         if not str(root).strip():
             raise UserError("root: an empty path; give a folder.")
         return Path(root)
-    if said := os.environ.get("VITREOUS_DATA"):
-        return Path(said)
+    if folder := os.environ.get("VITREOUS_DATA"):
+        return Path(folder)
     return cache_root() / "data"
 
 
@@ -97,12 +93,12 @@ def open_named(name: str, root: str | Path | None = None) -> Data:
             f"{PREFIX}{dataset.name}: not in {place}; get it with `vitreous data get {dataset.name}`, or set "
             "VITREOUS_DATA to the folder that has it."
         )
-    data = open_folder_of_dataset(place / dataset.name)
+    data = open_dataset_folder(place / dataset.name)
     assert data is not None
     return data
 
 
-def open_folder_of_dataset(folder: Path) -> Data | None:
+def open_dataset_folder(folder: Path) -> Data | None:
     """The data in a folder that `data get` made, or one task of VTAB-1k in its lists; None if it is neither."""
     if has_vtab_lists(folder):
         return read_vtab_lists(folder)

@@ -1,4 +1,4 @@
-"""TensorFlow's record files: examples of named values, read without TensorFlow.
+"""TensorFlow's record files, read without TensorFlow, and VTAB's images of DeepMind Lab, which come in such.
 
 A record is its length (8 bytes, little-endian), a sum of that (4), the content, a sum of that (4). The sums are not
 checked: the archive's own checksum was. The content is a protocol buffer, `tf.train.Example`; of the protocol's wire
@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from vitreous.data.source import Split
 from vitreous.errors import UserError
 from vitreous.inputs import open_input
 
-MOST = 2**26
-"""Bytes of a record; one image in it is far smaller."""
+MAX_RECORD_BYTES = 2**26  # one image in it is far smaller
 VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
 
 
@@ -46,7 +46,7 @@ def _next_record(file: BinaryIO) -> bytes | None:
     if len(head) < 12:
         raise _DamagedError("no length")
     size = struct.unpack("<Q", head[:8])[0]
-    if size > MOST:
+    if size > MAX_RECORD_BYTES:
         raise _DamagedError(f"{size:,} bytes")
     content = file.read(size)
     if len(content) < size or len(file.read(4)) < 4:
@@ -86,9 +86,9 @@ def _values(feature: bytes) -> Feature:
     return numbers
 
 
-def _messages(content: bytes, wanted: int) -> list[bytes]:
+def _messages(content: bytes, number: int) -> list[bytes]:
     """The values of one field that are bytes."""
-    return [value for field, _, value in _fields(content) if field == wanted and isinstance(value, bytes)]
+    return [value for field, _, value in _fields(content) if field == number and isinstance(value, bytes)]
 
 
 def _fields(content: bytes) -> Iterator[tuple[int, int, int | bytes]]:
@@ -130,3 +130,26 @@ def _signed(value: int) -> int:
     """64 bits as a whole number with its sign."""
     value &= 2**64 - 1
     return value - 2**64 if value >= 2**63 else value
+
+
+DMLAB_CLASSES = 6
+
+
+def prepare_dmlab(root: Path) -> None:
+    """Write the images in the record files to train, val and test folders with a folder for each class."""
+    splits: dict[Split, str] = {"train": "train", "val": "validation", "test": "test"}
+    for split, name in splits.items():
+        files = sorted(root.rglob(f"dmlab-{name}.tfrecord*"))
+        if not files:
+            raise UserError(f"{root}: there is no dmlab-{name}.tfrecord; get the archive again.")
+        number = 0
+        for path in files:
+            for example in read_examples(path):
+                image, label = (example.get(key, [None])[0] for key in ("image", "label"))
+                if not isinstance(image, bytes) or not isinstance(label, int) or not 0 <= label < DMLAB_CLASSES:
+                    raise UserError(f"{path}: an example without image and label; get the archive again.")
+                final = root / split / str(label) / f"{number:06d}.jpg"
+                final.parent.mkdir(parents=True, exist_ok=True)
+                final.write_bytes(image)
+                number += 1
+            path.unlink()

@@ -1,1 +1,0 @@
-"""The kinds of corruption, one function each."""
