@@ -182,7 +182,7 @@ def overload_section(args: argparse.Namespace) -> dict[str, Any]:
         "answered_per_second": answered.per_second,
         "statuses": answered.statuses,
         "answered": {"p50": answered.p50, "p99": answered.p99},
-        "bound": round(ServerSettings().most_images / answered.per_second, 3),
+        "bound": round(ServerSettings().max_queue_size / answered.per_second, 3),
         "refused": quantiles(refused),
         "refused_within_100_ms": round(float(np.mean(np.array(refused) <= 0.1)), 4),
         "megabytes": {"before": round(before), "at_a_quarter": round(held[len(held) // 4]), "most": round(max(held))},
@@ -213,7 +213,7 @@ def memory_section(args: argparse.Namespace) -> dict[str, Any]:
         for part in range(10):
             for target in targets:
                 count = args.requests // 10 // len(targets)
-                clients = ServerSettings().most_looking if target == "/explain" else CLIENTS
+                clients = ServerSettings().max_explanations if target == "/explain" else CLIENTS
                 asked = plan(args, server, target=target, images=images, clients=clients, requests=count, seconds=600.0)
                 for status, number in summarise(apply_load(asked)).statuses.items():
                     statuses[status] = statuses.get(status, 0) + number

@@ -10,16 +10,16 @@ import torch
 
 from support.serving import GatedEngine, gated, make_image, running
 from vitreous.server import batching
-from vitreous.server.batching import Batcher, Places
+from vitreous.server.batching import AdmissionQueue, Batcher
+from vitreous.server.errors import ApiError
 from vitreous.server.metrics import ServerMetrics
-from vitreous.server.refusal import RefusedError
 
 
 def make_batcher(calls=1):
     """Of batches of four."""
     engine = GatedEngine()
     engine.max_concurrency = calls
-    return Batcher(engine, Places(100, 30), ServerMetrics().of_model("m", lambda: 0), grace=10.0)
+    return Batcher(engine, AdmissionQueue(100, 30), ServerMetrics().of_model("m", lambda: 0), grace=10.0)
 
 
 def views(*numbers):
@@ -92,7 +92,7 @@ def test_different_questions_are_not_mixed():
 
 def test_whoever_waited_too_long_is_told_so():
     found = ask_each(make_batcher(), lambda images: images[:, 0, 0, 0], 1, 2, seconds=-1)
-    assert all(isinstance(one, RefusedError) and one.status == 503 and "Retry-After" in one.headers for one in found)
+    assert all(isinstance(one, ApiError) and one.status == 503 and "Retry-After" in one.headers for one in found)
 
 
 def test_who_asks_just_when_the_worker_ends_is_answered_too():
@@ -118,81 +118,81 @@ def test_who_asks_just_when_the_worker_ends_is_answered_too():
 
 
 def test_places_are_counted_and_given_back():
-    places = Places(3, 30)
-    with places.take(2):
-        places.check(1)
-        with pytest.raises(RefusedError, match=r"^2 "):
-            places.check(2)
-    places.check(3)
-    with pytest.raises(RefusedError, match="3") as refused:
-        places.check(4)
+    queue = AdmissionQueue(3, 30)
+    with queue.take(2):
+        queue.check(1)
+        with pytest.raises(ApiError, match=r"^2 "):
+            queue.check(2)
+    queue.check(3)
+    with pytest.raises(ApiError, match="3") as refused:
+        queue.check(4)
     assert refused.value.status == 413
 
 
 def test_nobody_is_let_in_who_would_wait_too_long():
     """A slow model has fewer places: what is accepted is answered in time."""
-    places = Places(100, 30)
-    places.seconds_each = 40.0
-    with places.take(1), pytest.raises(RefusedError) as refused:
-        places.check()
+    queue = AdmissionQueue(100, 30)
+    queue.seconds_each = 40.0
+    with queue.take(1), pytest.raises(ApiError) as refused:
+        queue.check()
     assert refused.value.status == 503
     assert int(refused.value.headers["Retry-After"]) > 30
 
 
 def test_a_request_of_several_counts_its_own_images():
     """Let in, they would keep the engine busy for half a minute, and be given up then."""
-    places = Places(100, 30)
-    places.measured(1.0)
-    places.check(30)
-    with pytest.raises(RefusedError, match=r"^31 .* 30 ") as refused:
-        places.check(31)
+    queue = AdmissionQueue(100, 30)
+    queue.measured(1.0)
+    queue.check(30)
+    with pytest.raises(ApiError, match=r"^31 .* 30 ") as refused:
+        queue.check(31)
     assert refused.value.status == 413
-    with places.take(10), pytest.raises(RefusedError, match=r"^10 ") as refused:
-        places.check(21)
+    with queue.take(10), pytest.raises(ApiError, match=r"^10 ") as refused:
+        queue.check(21)
     assert refused.value.status == 503
-    with places.take(10):
-        places.check(20)
+    with queue.take(10):
+        queue.check(20)
 
 
 def test_one_image_is_let_in_however_slow_the_model_is():
-    places = Places(100, 30)
-    places.measured(40.0)
-    places.check()
-    with pytest.raises(RefusedError, match=" 1 "):
-        places.check(2)
+    queue = AdmissionQueue(100, 30)
+    queue.measured(40.0)
+    queue.check()
+    with pytest.raises(ApiError, match=" 1 "):
+        queue.check(2)
 
 
 def test_a_slow_hour_does_not_refuse_large_requests_for_ever():
     """Nothing would be computed that shows that it is over."""
-    places = Places(100, 30)
-    places.measured(0.1)
-    places.seconds_each = 5.0
-    with places.take(8), pytest.raises(RefusedError) as refused:
-        places.check(8)
+    queue = AdmissionQueue(100, 30)
+    queue.measured(0.1)
+    queue.seconds_each = 5.0
+    with queue.take(8), pytest.raises(ApiError) as refused:
+        queue.check(8)
     assert refused.value.status == 503
-    assert places.seconds_each < 5.0
+    assert queue.seconds_each < 5.0
 
 
 def test_a_place_is_kept_for_a_image_that_is_being_sent(monkeypatch):
     """Others are refused before they have sent theirs; but whoever dawdles keeps no place."""
     now = 100.0
     monkeypatch.setattr(batching, "time", SimpleNamespace(monotonic=lambda: now))
-    places = Places(2, 30)
-    with places.take(1), places.arriving():
-        with pytest.raises(RefusedError, match=r"^2 "):
-            places.check_before_reading()
-        places.check(1)  # one that has been read takes what is free
+    queue = AdmissionQueue(2, 30)
+    with queue.take(1), queue.arriving():
+        with pytest.raises(ApiError, match=r"^2 "):
+            queue.check_before_reading()
+        queue.check(1)  # one that has been read takes what is free
         now += 1
-        places.check_before_reading()
-        with places.arriving(), pytest.raises(RefusedError):
-            places.check_before_reading()
-    with places.take(1):
-        places.check_before_reading()
+        queue.check_before_reading()
+        with queue.arriving(), pytest.raises(ApiError):
+            queue.check_before_reading()
+    with queue.take(1):
+        queue.check_before_reading()
 
 
 def test_a_full_queue_refuses_at_once_and_answers_what_it_accepted():
     engine = GatedEngine()
-    with running(gated(engine), most_images=4) as server:
+    with running(gated(engine), max_queue_size=4) as server:
         engine.batches.clear()
         while engine.entered.acquire(blocking=False):
             pass

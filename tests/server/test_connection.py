@@ -12,14 +12,14 @@ from uvicorn.server import ServerState
 
 from vitreous.config.server import ServerSettings
 from vitreous.server import bodies
-from vitreous.server.batching import Places
+from vitreous.server.batching import AdmissionQueue
 from vitreous.server.bodies import METER, BodyBudget, BodyMeter, read_body
 from vitreous.server.connection import bounded
+from vitreous.server.errors import ApiError
 from vitreous.server.guard import Policy
 from vitreous.server.metrics import ServerMetrics
-from vitreous.server.refusal import RefusedError
 
-SETTINGS = ServerSettings(most_connections=4, pause_seconds=10.0, least_bytes_per_second=1000)
+SETTINGS = ServerSettings(max_connections=4, pause_seconds=10.0, min_bytes_per_second=1000)
 
 
 class Transport:
@@ -96,7 +96,7 @@ def connect():
         Clock(),
         ServerMetrics(),
     )
-    places = Places(1, 30)
+    places = AdmissionQueue(1, 30)
     kind = bounded(SETTINGS, metrics, Policy(SETTINGS, places.check))
 
     def make():
@@ -301,7 +301,7 @@ def read(monkeypatch, parts):
 
 
 def test_a_fast_beginning_does_not_pay_for_a_slow_rest(monkeypatch):
-    with pytest.raises(RefusedError) as refused:
+    with pytest.raises(ApiError) as refused:
         read(monkeypatch, [(0.1, 10**6), *[(1.0, 10)] * 1000])
     assert refused.value.status == 408
     assert bodies.time.monotonic() < 25  # by the average it would be 1000

@@ -15,7 +15,7 @@ from vitreous.config.server import ServerSettings
 from vitreous.errors import DamagedModelError
 from vitreous.server.running import make_server, run_server
 
-SOON = {"answer_seconds": 5, "grace_seconds": 1}
+SOON = {"response_seconds": 5, "grace_seconds": 1}
 """Long enough for a slow machine to begin with a request, and to tell its client that there will be no answer."""
 
 
@@ -28,7 +28,7 @@ def ask_in_thread(server, path):
 
 
 def test_the_time_to_end_follows_from_the_settings():
-    settings = ServerSettings(answer_seconds=3, grace_seconds=4.5)
+    settings = ServerSettings(response_seconds=3, grace_seconds=4.5)
     server = make_server([gated(GatedEngine())], settings, lambda: None)
     assert server.config.timeout_graceful_shutdown == 8
 
@@ -88,15 +88,15 @@ from vitreous.cli import main
 from vitreous.config.server import ServerSettings
 from vitreous.explain.explanation import Explainer
 Explainer.explain = lambda *_: (print("busy", file=sys.stderr, flush=True), time.sleep(600))
-verb.ServerSettings = functools.partial(ServerSettings, answer_seconds={answer_seconds}, grace_seconds=0.2)
+verb.ServerSettings = functools.partial(ServerSettings, response_seconds={response_seconds}, grace_seconds=0.2)
 main()
 """
 
 
 @contextmanager
-def hanging(tmp_path, answer_seconds):
+def hanging(tmp_path, response_seconds):
     """A server as a process that is busy with an explanation that takes ten minutes."""
-    program = (sys.executable, "-c", HANGS.format(answer_seconds=answer_seconds))
+    program = (sys.executable, "-c", HANGS.format(response_seconds=response_seconds))
     with serving(save_tiny_model(tmp_path / "tiny"), program=program) as server:
 
         def ask():

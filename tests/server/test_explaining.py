@@ -13,7 +13,7 @@ from support.colours import make_bundle
 from support.serving import GatedEngine, gated, make_image, opened, running
 from vitreous import load
 from vitreous.data.view import make_view
-from vitreous.server import explaining
+from vitreous.server import routes
 
 CONTENT = make_image("red", 5)
 
@@ -90,16 +90,16 @@ def test_questions_that_make_no_sense(server, subtests):
 
 def test_what_suits_a_model_is_found_where_it_holds_up_nobody(server, monkeypatch):
     """It may take a pass through the network, and names that are alike a search."""
-    threads, make = [], explaining.Explainer
+    threads, make = [], routes.Explainer
 
     def note(*given, **asked):
         threads.append(threading.current_thread().name)
         return make(*given, **asked)
 
-    monkeypatch.setattr(explaining, "Explainer", note)
+    monkeypatch.setattr(routes, "Explainer", note)
     assert server.client.post("/explain", content=CONTENT).status_code == 200
     assert server.client.post("/explain?class=purple", content=CONTENT).status_code == 400
-    assert [name.partition("_")[0] for name in threads] == ["look", "look"]
+    assert [name.partition("_")[0] for name in threads] == ["explain", "explain"]
 
 
 def test_parameters_in_json_that_it_has_not_are_refused(server):

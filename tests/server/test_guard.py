@@ -65,7 +65,7 @@ def test_a_token_opens(closed):
 
 WRONG_TOKENS = (None, "", TOKEN, f"Basic {TOKEN}", f"Bearer {TOKEN}x", f"Bearer {TOKEN[:-1]}", "Bearer", "Bearer \xff")
 CLOSED = ("POST /predict", "POST /", "GET /metrics", "GET /v2", "GET /v2/models/gated")
-OPEN = ("/", "/v2/health/live", "/v2/health/ready", "/docs", "/docs.css", "/openapi.json")
+OPEN = ("/", "/v2/health/live", "/v2/health/ready", "/docs", "/page/static/docs.css", "/openapi.json")
 
 
 def test_without_the_token_nothing_is_told(closed, subtests):
@@ -82,7 +82,7 @@ def test_without_the_token_nothing_is_told(closed, subtests):
 
 
 def test_every_answer_has_the_headers_that_keep_it_safe(server, subtests):
-    for path in ("/", "/docs", "/docs.css", "/nothing", "/metrics", "/openapi.json"):
+    for path in ("/", "/docs", "/page/static/docs.css", "/nothing", "/metrics", "/openapi.json"):
         with subtests.test(path):
             headers = server.client.get(path).headers
             policy = dict(rule.split(" ", 1) for rule in headers["content-security-policy"].split("; "))

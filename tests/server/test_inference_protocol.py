@@ -151,7 +151,7 @@ def test_a_large_answer_is_written_elsewhere_and_says_the_same(server, monkeypat
 
     monkeypatch.setattr(inference_protocol, "write_tensor", note)
     small = outputs(server.client.post(INFER, json=in_json(outputs=wanted)))
-    monkeypatch.setattr(inference_protocol, "LARGE_ANSWER", 1)
+    monkeypatch.setattr(inference_protocol, "MIN_THREAD_NUMBERS", 1)
     large = outputs(server.client.post(INFER, json=in_json(outputs=wanted)))
     assert len(threads) == 6
     assert threads[0] not in threads[3:]

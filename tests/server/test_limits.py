@@ -22,7 +22,7 @@ POST = b"POST /predict HTTP/1.1\r\nHost: localhost\r\n"
 @pytest.fixture(scope="module")
 def server():
     """A server that waits for slow clients, and for slow machines."""
-    limits = {"most_bytes": MOST, "header_seconds": 60.0, "pause_seconds": 60.0, "most_connections": 8}
+    limits = {"max_body_bytes": MOST, "header_seconds": 60.0, "pause_seconds": 60.0, "max_connections": 8}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("vitreous.server.connection.DRAIN_SECONDS", 60.0)
         with running(gated(GatedEngine()), **limits) as server:
@@ -115,7 +115,7 @@ def test_all_bodies_together_are_bounded(monkeypatch):
             was_read.set()
 
     monkeypatch.setattr(BodyMeter, "add", add)
-    with running(gated(GatedEngine()), most_bytes_at_once=150_000, pause_seconds=60.0) as server:
+    with running(gated(GatedEngine()), max_total_body_bytes=150_000, pause_seconds=60.0) as server:
         held = server.connect()
         held.sendall(POST + b"Content-Length: 140000\r\n\r\n" + bytes(139_000))
         assert was_read.wait(60)  # else the server may read another body first, and refuse this one
@@ -226,7 +226,7 @@ def test_too_many_who_look_inside(tmp_path):
         assert gate.wait(120)
         return forward(*args, **kwargs)
 
-    with running(model, most_looking=1) as server:
+    with running(model, max_explanations=1) as server:
         model.bundle.model.forward = wait
         first = threading.Thread(target=server.client.post, args=("/explain",), kwargs={"content": make_image()})
         first.start()

@@ -99,7 +99,7 @@ def counted(server):
 
 def test_pages_need_nothing_from_elsewhere(server):
     """`test_guard` has the policy that forbids it."""
-    for path in ("/", "/docs", "/docs.css", "/openapi.json"):
+    for path in ("/", "/docs", "/page/static/docs.css", "/openapi.json"):
         answer = server.client.get(path)
         assert answer.status_code == 200
         addresses = r"""(?:src|href|url|import|action)\s*[=(]\s*["']?\s*(?:https?:)?//[^\s"')]*"""

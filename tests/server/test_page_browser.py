@@ -26,7 +26,7 @@ from support.tiny_networks import tiny_bundle
 from vitreous import Model
 from vitreous.data.view import image_and_view
 from vitreous.inference.engine import open_in_torch
-from vitreous.server.served import ModelToServe
+from vitreous.server.served_model import ModelToServe
 
 pytestmark = [
     pytest.mark.slow,

@@ -18,8 +18,8 @@ from vitreous.data.augment import normalise
 from vitreous.data.view import image_and_view
 from vitreous.inference.engine import open_in_torch
 from vitreous.server.app import make_app
-from vitreous.server.page.files import page_files
-from vitreous.server.served import ModelToServe
+from vitreous.server.page.routes import page_files
+from vitreous.server.served_model import ModelToServe
 
 IMAGE = Image.fromarray(np.random.default_rng(3).integers(0, 256, (40, 60, 3), dtype=np.uint8))
 
@@ -98,8 +98,8 @@ def test_files_have_their_kinds_and_are_not_sent_twice(client):
 
 
 def test_nothing_in_the_files_needs_an_exception_from_the_policy():
-    for name, file in page_files().items():
-        text = file.content.decode()
+    for name, (content, _, _) in page_files().items():
+        text = content.decode()
         assert not re.search(r"(?<!xmlns=\")https?:", text), name
         if name.endswith(".html"):
             assert not re.search(r"\sstyle=|\son\w+=|<style|javascript:", text)
@@ -169,7 +169,7 @@ def test_a_image_is_seen_and_answered_as_by_predict(client, bundles):
     pixels = np.asarray(Image.open(io.BytesIO(view))).transpose(2, 0, 1)
     assert (pixels == expected.view.numpy()).all()
     said = client.post("/predict", params={"model": "vit", "top_k": 4}, content=png(IMAGE)).json()
-    chances = floats(found["chances"])
+    chances = floats(found["probabilities"])
     assert {one["label"]: pytest.approx(one["score"], abs=1e-6) for one in said} == dict(
         zip(LABELS, chances.tolist(), strict=True)
     )
@@ -241,10 +241,10 @@ def test_a_vit_does_not_see_what_is_covered(client, bundles):
     with torch.inference_mode():
         expected = bundle.model(image, keep_ids=kept)[0].softmax(0)
     found = post(client, "cover", view, cells=bits(covered)).json()
-    np.testing.assert_allclose(floats(found["chances"]), expected.numpy(), atol=1e-6)
+    np.testing.assert_allclose(floats(found["probabilities"]), expected.numpy(), atol=1e-6)
     np.testing.assert_allclose(
-        floats(post(client, "cover", view, cells=bits([])).json()["chances"]),
-        floats(see(client)[0]["chances"]),
+        floats(post(client, "cover", view, cells=bits([])).json()["probabilities"]),
+        floats(see(client)[0]["probabilities"]),
         atol=1e-5,
     )
 
@@ -261,9 +261,9 @@ def test_for_others_the_cells_are_painted(client, bundles, model):
     image = normalise(torch.from_numpy(pixels.transpose(2, 0, 1).copy())[None], bundle.preprocess)
     with torch.inference_mode():
         expected = bundle.model(image)[0].softmax(0)
-    found = floats(post(client, "cover", view, model=model, cells=bits([1], rows * rows)).json()["chances"])
+    found = floats(post(client, "cover", view, model=model, cells=bits([1], rows * rows)).json()["probabilities"])
     np.testing.assert_allclose(found, expected.numpy(), atol=2e-3 if model == "conv" else 1e-6)  # the mean, unrounded
-    assert np.abs(found - floats(see(client, model)[0]["chances"])).max() > 1e-4
+    assert np.abs(found - floats(see(client, model)[0]["probabilities"])).max() > 1e-4
 
 
 def test_questions_that_make_no_sense_are_refused_in_a_sentence(client, subtests):

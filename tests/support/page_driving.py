@@ -14,7 +14,7 @@ from support.tiny_networks import LABELS
 from vitreous.data.augment import normalise
 from vitreous.data.view import image_and_view
 from vitreous.inference.engine import open_in_torch
-from vitreous.server.served import ModelToServe
+from vitreous.server.served_model import ModelToServe
 
 IMAGE = Image.fromarray(
     np.kron(np.random.default_rng(5).integers(0, 256, (8, 12, 3), dtype=np.uint8), np.ones((30, 30, 1), np.uint8))

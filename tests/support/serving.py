@@ -15,7 +15,7 @@ from vitreous import ViTConfig
 from vitreous.config.server import ServerSettings
 from vitreous.inference.engine import InferenceModel, TorchEngine
 from vitreous.server.running import address_of, listen, make_server
-from vitreous.server.served import ModelToServe
+from vitreous.server.served_model import ModelToServe
 from vitreous.weights.bundle import load_bundle
 
 PATIENCE = 60.0

@@ -14,30 +14,30 @@ class ServerSettings:
     """The port; 0 for any that is free."""
     token: str | None = None
     """What a request must show; None answers everybody who can reach the address."""
-    most_bytes: int = 32 * 2**20
+    max_body_bytes: int = 32 * 2**20
     """Most bytes of one request."""
-    most_bytes_at_once: int = 256 * 2**20
+    max_total_body_bytes: int = 256 * 2**20
     """Most bytes of all requests that are being read or answered."""
-    most_pixels: int = 2**25
+    max_pixels: int = 2**25
     """Most pixels of an image that is no JPEG; of a JPEG, as many as are ever decoded."""
-    most_images: int = 128
+    max_queue_size: int = 128
     """Most images waiting or being computed, per model."""
-    most_looking: int = 8
+    max_explanations: int = 8
     """Most requests at once that look inside a model, per model."""
-    answer_seconds: float = 30.0
+    response_seconds: float = 30.0
     """Time within which the answer to an image must have begun, or it is given up."""
     grace_seconds: float = 10.0
-    """Time for what has begun then, and so, after `answer_seconds`, the longest that the end of a server takes."""
+    """Time for what has begun then, and so, after `response_seconds`, the longest that the end of a server takes."""
     header_seconds: float = 10.0
     """Time within which a client must have sent a request's headers."""
     pause_seconds: float = 10.0
     """Longest time for which a client may send, or take, nothing."""
-    least_bytes_per_second: int = 16_384
+    min_bytes_per_second: int = 16_384
     """Least speed at which a client sends its body and takes its answer, in each span of `pause_seconds`."""
-    most_connections: int = 512
+    max_connections: int = 512
     """Most connections; beyond, those that wait for their client are closed, the longest wait first."""
 
     @property
     def longest_seconds(self) -> float:
         """Longest time from when an image is read until it is answered or given up."""
-        return self.answer_seconds + self.grace_seconds
+        return self.response_seconds + self.grace_seconds

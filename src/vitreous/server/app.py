@@ -4,31 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any
 
-from fastapi import APIRouter, FastAPI, Response
+from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
-from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 
 from vitreous import __version__
 from vitreous.config.server import ServerSettings
-from vitreous.server.described import schemas_of
-from vitreous.server.documentation import documentation_router
-from vitreous.server.explaining import explain_router
+from vitreous.server import inference_protocol, routes
+from vitreous.server.errors import ApiError, handle_error
 from vitreous.server.guard import Guard, Policy
-from vitreous.server.inference_protocol import protocol_router
 from vitreous.server.metrics import ServerMetrics
-from vitreous.server.page.routes import page_router
-from vitreous.server.predicting import predict_router
-from vitreous.server.refusal import RefusedError, refuse
-from vitreous.server.served import ModelToServe, Served
-from vitreous.server.tensors import InferRequest
+from vitreous.server.page.routes import router as page_router
+from vitreous.server.served_model import ModelToServe, ServedModel
 
-ABOUT = (
+DESCRIPTION = (
     "Answers for models of images: their classes, what they looked at, and the numbers that stand for an image. "
     "Every refusal is JSON with one sentence, error."
 )
@@ -40,7 +34,7 @@ def make_app(models: Sequence[ModelToServe], settings: ServerSettings) -> FastAP
     Each has answered once when this returns, so that a model that cannot is found before anybody asks.
     """
     metrics = ServerMetrics()
-    served = {model.name: Served(model, settings, metrics) for model in models}
+    served = {model.name: ServedModel(model, settings, metrics) for model in models}
     for model in served.values():
         model.warm_up()
 
@@ -52,26 +46,35 @@ def make_app(models: Sequence[ModelToServe], settings: ServerSettings) -> FastAP
         for model in served.values():
             model.close()
 
+    def check_queues() -> None:
+        """Refuse where no model has a place for another image."""
+        refused: ApiError | None = None
+        for model in served.values():
+            try:
+                return model.queue.check_before_reading()
+            except ApiError as error:
+                refused = error
+        assert refused is not None
+        raise refused
+
     app = _App(
         title="vitreous",
-        description=ABOUT,
+        description=DESCRIPTION,
         version=__version__,
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,  # to an address that a proxy's client may not know
         lifespan=lifespan,
     )
-    policy = Policy(settings, lambda: _check_places(served.values()))
+    policy = Policy(settings, check_queues)
     app.state.metrics, app.state.models, app.state.policy = metrics, served, policy
+    app.state.page_lock, app.state.page_start = asyncio.Lock(), None
     app.add_middleware(Guard, settings=settings, metrics=metrics, policy=policy)
-    for error in (RefusedError, RequestValidationError, HTTPException):
-        app.add_exception_handler(error, refuse)
-    app.include_router(predict_router(served, settings))
-    app.include_router(explain_router(served, settings))
-    app.include_router(protocol_router(served, settings))
-    app.include_router(_metrics_router(metrics))
-    app.include_router(documentation_router(app))
-    app.include_router(page_router(served))
+    for error in (ApiError, RequestValidationError, HTTPException):
+        app.add_exception_handler(error, handle_error)
+    app.include_router(routes.router)
+    app.include_router(inference_protocol.router)
+    app.include_router(page_router)
     return app
 
 
@@ -79,30 +82,6 @@ class _App(FastAPI):
     """FastAPI's, whose document also has the schemas of bodies that it does not read itself."""
 
     def openapi(self) -> dict[str, Any]:
-        """The OpenAPI document."""
         document = super().openapi()
-        document["components"]["schemas"].update(schemas_of(InferRequest))
+        document["components"]["schemas"].update(inference_protocol.infer_schemas())
         return document
-
-
-def _check_places(models: Iterable[Served]) -> None:
-    """Refuse where no model has a place for another image."""
-    refused: RefusedError | None = None
-    for model in models:
-        try:
-            return model.places.check_before_reading()
-        except RefusedError as error:
-            refused = error
-    assert refused is not None
-    raise refused
-
-
-def _metrics_router(metrics: ServerMetrics) -> APIRouter:
-    router = APIRouter(tags=["server"])
-
-    @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
-    async def show() -> Response:
-        """What the server counts, for Prometheus."""
-        return Response(metrics.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
-
-    return router

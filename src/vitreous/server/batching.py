@@ -11,35 +11,60 @@ import asyncio
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 
 from vitreous.inference.engine import Engine
+from vitreous.server.errors import ApiError, too_late, too_many
 from vitreous.server.metrics import ModelMetrics
-from vitreous.server.refusal import RefusedError, too_late, too_many
-from vitreous.server.threads import ThreadPool
 
+T = TypeVar("T")
+P = ParamSpec("P")
 Forward = Callable[[Tensor], Tensor]
-"""(B, C, H, W) uint8 to (B, ...): an engine's scores or representations."""
-FIRST_GUESS = 0.02
-"""Seconds per image before any was computed."""
-ARRIVING = 0.25
-"""Seconds for which a place is kept for an image that is being sent. Whoever takes longer holds none meanwhile."""
+"""(B, C, H, W) uint8 to (B, ...): an engine's logits or representations."""
+FIRST_SECONDS_PER_IMAGE = 0.02  # before any was computed
+RESERVED_SECONDS = 0.25
+"""For which a place is kept for an image that is being sent. Whoever takes longer holds none meanwhile."""
 
 
-class Places:
+class ThreadPool:
+    """So many threads, which nobody needs to wait for in the end, and whether any of them is still at work."""
+
+    def __init__(self, count: int, name: str) -> None:
+        self._threads = ThreadPoolExecutor(count, thread_name_prefix=name)
+        self._under_way: set[Future[Any]] = set()
+
+    async def run(self, job: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """What a job returns, in a thread. Whoever is cancelled waits no longer, but the thread goes on."""
+        future = self._threads.submit(job, *args, **kwargs)
+        self._under_way.add(future)
+        future.add_done_callback(self._under_way.discard)
+        return await asyncio.wrap_future(future)
+
+    @property
+    def idle(self) -> bool:
+        """Whether all that was begun has ended."""
+        return not self._under_way
+
+    def close(self) -> None:
+        """Begin nothing more. What runs goes on, and is not waited for."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+class AdmissionQueue:
     """How many images may wait or be computed at once; who finds none free is refused at once."""
 
-    def __init__(self, most: int, seconds: float) -> None:
+    def __init__(self, size: int, seconds: float) -> None:
         """seconds: in which an image must be answered, or it is not worth beginning."""
-        self.most, self.seconds = most, seconds
+        self.size, self.seconds = size, seconds
         self.taken = 0
-        self._arriving: list[float] = []
-        """When each image that is being sent was let in, the latest last."""
-        self.measured(FIRST_GUESS)
+        self._arriving: list[float] = []  # when each image that is being sent was let in, the latest last
+        self.measured(FIRST_SECONDS_PER_IMAGE)
 
     def measured(self, seconds_each: float) -> None:
         """So long does an image take where nothing else goes on."""
@@ -51,10 +76,10 @@ class Places:
         Where nothing else is computed a single one is always let in, however slow the model is, and several are where
         they were ever fast enough: only what is computed shows that a slow hour is over.
         """
-        if count > self.most:
-            raise too_many(self.most)
+        if count > self.size:
+            raise too_many(self.size)
         if count > 1 and count * self._at_best > self.seconds:
-            raise RefusedError(
+            raise ApiError(
                 413,
                 f"{count} images would take longer here than the {self.seconds:g} s that an answer may take; send at "
                 f"most {max(1, int(self.seconds / self._at_best))} at once.",
@@ -63,13 +88,14 @@ class Places:
 
     def _check_room(self, taken: int, count: int) -> None:
         last = (taken + count) * self.seconds_each  # when the last of them would be answered
-        if taken + count > self.most or (taken and last > self.seconds):
+        if taken + count > self.size or (taken and last > self.seconds):
             wait = taken * self.seconds_each
-            raise RefusedError(503, f"{taken} images are waiting already; try again later.", retry_after=wait)
+            raise ApiError(503, f"{taken} images are waiting already; try again later.", retry_after=wait)
 
     def check_before_reading(self) -> None:
         """Refuse an image that has not been sent yet where it, and those that are just being sent, find no place."""
-        self._check_room(self.taken + self._just_arriving(), 1)
+        since = time.monotonic() - RESERVED_SECONDS
+        self._check_room(self.taken + len(self._arriving) - bisect_left(self._arriving, since), 1)
 
     @contextmanager
     def arriving(self) -> Iterator[None]:
@@ -82,13 +108,9 @@ class Places:
         finally:
             self._arriving.remove(since)
 
-    def _just_arriving(self) -> int:
-        since = time.monotonic() - ARRIVING
-        return len(self._arriving) - bisect_left(self._arriving, since)
-
     @contextmanager
     def take(self, count: int) -> Iterator[None]:
-        """Places for so many images, free again afterwards."""
+        """AdmissionQueue for so many images, free again afterwards."""
         self.check(count)
         self.taken += count
         ahead, started = self.taken, time.monotonic()
@@ -105,7 +127,7 @@ class Places:
 class _Waiting:
     view: Tensor
     function: Forward
-    answer: asyncio.Future[Tensor]
+    result: asyncio.Future[Tensor]
     until: float
     since: float = field(default_factory=time.monotonic)
 
@@ -113,11 +135,11 @@ class _Waiting:
 class Batcher:
     """Has an engine answer the images that wait, first come first served."""
 
-    def __init__(self, engine: Engine, places: Places, metrics: ModelMetrics, grace: float) -> None:
+    def __init__(self, engine: Engine, queue: AdmissionQueue, metrics: ModelMetrics, grace: float) -> None:
         """grace: seconds that a batch may take once it has begun; then whoever waits is told so."""
         self.grace = grace
-        self.most = min(engine.batch_size, places.most)
-        self.places, self.metrics = places, metrics
+        self.batch_size = min(engine.batch_size, queue.size)
+        self.metrics = metrics
         self._waiting: list[_Waiting] = []
         self._calls = engine.max_concurrency
         self._threads = ThreadPool(self._calls, "engine")
@@ -136,12 +158,12 @@ class Batcher:
             worker.add_done_callback(self._workers.discard)
         try:
             async with asyncio.timeout(max(seconds, 0) + self.grace):
-                return list(await asyncio.gather(*(one.answer for one in waiting)))
+                return list(await asyncio.gather(*(one.result for one in waiting)))
         except TimeoutError:
             raise too_late() from None
         finally:
             for one in waiting:
-                one.answer.cancel()
+                one.result.cancel()
 
     async def _work(self) -> None:
         """Have batches computed as long as there are images that wait."""
@@ -149,12 +171,12 @@ class Batcher:
             while batch := self._next_batch():
                 started = time.monotonic()
                 for one in batch:
-                    self.metrics.waited(started - one.since)
-                answers = await self._threads.run(_compute, batch)
+                    self.metrics.stages["wait"].observe(started - one.since)
+                results = await self._threads.run(_compute, batch)
                 seconds = time.monotonic() - started
                 self.metrics.batch(len(batch), seconds)
-                for one, answer in zip(batch, answers, strict=True):
-                    _tell(one.answer, answer)
+                for one, result in zip(batch, results, strict=True):
+                    _tell(one.result, result)
         finally:
             # With no await since nothing was found to wait: whoever asks from now on starts a worker.
             self._busy -= 1
@@ -164,10 +186,10 @@ class Batcher:
         now = time.monotonic()
         for one in self._waiting:
             if one.until < now:
-                _tell(one.answer, too_late())
-        waiting = [one for one in self._waiting if not one.answer.done()]
-        same = [one for one in waiting if one.function == waiting[0].function]
-        batch = same[: self.most]
+                _tell(one.result, too_late())
+        waiting = [one for one in self._waiting if not one.result.done()]
+        alike = [one for one in waiting if one.function == waiting[0].function]
+        batch = alike[: self.batch_size]
         taken = set(map(id, batch))
         self._waiting = [one for one in waiting if id(one) not in taken]
         return batch
@@ -182,20 +204,20 @@ class Batcher:
         self._threads.close()
 
 
-def _tell(future: asyncio.Future[Tensor], answer: Tensor | Exception) -> None:
+def _tell(future: asyncio.Future[Tensor], result: Tensor | Exception) -> None:
     if future.done():
         return
-    if isinstance(answer, Exception):
-        future.set_exception(answer)
+    if isinstance(result, Exception):
+        future.set_exception(result)
     else:
-        future.set_result(answer)
+        future.set_result(result)
 
 
 def _compute(batch: Sequence[_Waiting]) -> Iterable[Tensor | Exception]:
-    """An answer for each; where they fail together each is asked alone, so that nobody suffers for another."""
+    """A result for each; where they fail together each is computed alone, so that nobody suffers for another."""
     try:
         return list(batch[0].function(torch.stack([one.view for one in batch])))
     except Exception as error:
         if len(batch) == 1:
             return [error]
-        return [answer for one in batch for answer in _compute([one])]
+        return [result for one in batch for result in _compute([one])]

@@ -10,7 +10,6 @@ cut off too: each costs the loop its time.
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
 import time
 from collections.abc import Callable
@@ -20,18 +19,16 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from vitreous.config.server import ServerSettings
-from vitreous.server.guard import Policy
-from vitreous.server.headers import RAW_HEADERS
+from vitreous.server.errors import ApiError
+from vitreous.server.guard import RAW_HEADERS, Policy
 from vitreous.server.metrics import ServerMetrics
 
 DRAIN_SECONDS = 2.0
 """For which the rest of a body is taken whose request was refused: a client that still sends reads no answer."""
-MANY_PARTS = 1000
-LEAST_PART = 64
-"""Bytes that the parts (chunks) of a body have on average, once there are many."""
-KERNEL_BYTES = 2**17
+MAX_SMALL_CHUNKS = 1000
+MIN_CHUNK_BYTES = 64  # on average, once there are more chunks
+SEND_BUFFER_BYTES = 2**17
 """Of an answer that the system holds for a client: with megabytes of them, a slow client seems to take nothing."""
-CLOSE = (b"connection", b"close")
 NO_HTTP = "this is no request of HTTP that the server understands."
 CRUMBS = "the body comes in chunks of a few bytes; send larger ones."
 
@@ -44,21 +41,20 @@ class _Http(h11.Connection):
         super().__init__(h11.SERVER)
         self._refuse = refuse
 
-    _parts = _bytes = 0
+    _chunks = _bytes = 0
     complaint = NO_HTTP
-    """What is wrong where something is."""
 
     def next_event(self) -> Any:
         """What the client says next."""
         event = super().next_event()
         if isinstance(event, h11.Request):
-            self._parts = self._bytes = 0
+            self._chunks = self._bytes = 0
             if self._refuse(event):
                 return self.next_event()
         elif isinstance(event, h11.Data):
-            self._parts += 1
+            self._chunks += 1
             self._bytes += len(event.data)
-            if self._parts > MANY_PARTS and self._bytes < LEAST_PART * self._parts:
+            if self._chunks > MAX_SMALL_CHUNKS and self._bytes < MIN_CHUNK_BYTES * self._chunks:
                 self.complaint = CRUMBS
                 raise h11.RemoteProtocolError(CRUMBS)
         return event
@@ -91,16 +87,16 @@ class BoundedConnection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """A client connects; where there are too many, the one goes that has been waited for longest."""
         super().connection_made(transport)
-        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, KERNEL_BYTES)
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         self._wait(self.settings.header_seconds)
-        if len(self.connections) > self.settings.most_connections:
+        if len(self.connections) > self.settings.max_connections:
             self._make_room()
 
     def _make_room(self) -> None:
         """Close the one that has been waited for longest. Those that close already, in a burst many, do not count."""
         connections = [one for one in self.connections if isinstance(one, BoundedConnection)]
         still = [one for one in connections if not one.transport.is_closing()]
-        if len(still) > self.settings.most_connections:
+        if len(still) > self.settings.max_connections:
             idle = [one for one in still if one.asks_nothing and not one.transport.get_write_buffer_size()]
             min(idle, key=lambda one: one.since).transport.abort()
 
@@ -146,33 +142,31 @@ class BoundedConnection(H11Protocol):
             return False
         self._refused = True
         began = time.perf_counter()
-        for event in (h11.Response(status_code=refused.status, headers=[]), h11.EndOfMessage()):
-            self.conn.send(event)  # for its own account of where the two stand; what is sent is this:
-        self.transport.write(refused.as_http([*self.server_state.default_headers, *RAW_HEADERS]))
+        self._send(refused)
         self.metrics.request(request.target.partition(b"?")[0].decode(), refused.status, time.perf_counter() - began)
         self._wait(self.settings.header_seconds)
         self._drain()
         self._watch_writing()
         return True
 
+    def _send(self, error: ApiError) -> None:
+        for event in (h11.Response(status_code=error.status, headers=[]), h11.EndOfMessage()):
+            self.conn.send(event)  # for its own account of where the two stand; what is sent is this:
+        self.transport.write(error.as_http([*self.server_state.default_headers, *RAW_HEADERS]))
+
     def say_close(self) -> None:
         """Tell the client that the answer to come is the last one here."""
         if self.cycle is not None and not self.cycle.response_started:
-            self.cycle.default_headers = [*self.cycle.default_headers, CLOSE]
+            self.cycle.default_headers = [*self.cycle.default_headers, (b"connection", b"close")]
 
     def send_400_response(self, msg: str) -> None:
         """The client speaks no HTTP; where it has been answered already, there is nothing more to say."""
-        body = json.dumps({"error": self.conn.complaint}).encode()
-        about = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), CLOSE]
-        headers = [*self.server_state.default_headers, *about, *RAW_HEADERS]
-        answer = h11.Response(status_code=400, headers=headers, reason=b"Bad Request")
         try:
-            parts = [self.conn.send(one) for one in (answer, h11.Data(data=body), h11.EndOfMessage())]
+            self._send(ApiError(400, self.conn.complaint, headers={"Connection": "close"}))
         except h11.LocalProtocolError:
             self.transport.abort()
             return
-        self.metrics.no_request(400)
-        self.transport.write(b"".join(part for part in parts if part))
+        self.metrics.request("none", 400)
         self.transport.close()
         if self.cycle is not None and not self.cycle.response_complete:  # it may have an answer too: that is not sent
             self.cycle.disconnected = True
@@ -199,7 +193,7 @@ class BoundedConnection(H11Protocol):
         """before: bytes that were left of it when the watch began."""
         self._writing = None
         unsent = self.transport.get_write_buffer_size()
-        if unsent and before - unsent < self.settings.pause_seconds * self.settings.least_bytes_per_second:
+        if unsent and before - unsent < self.settings.pause_seconds * self.settings.min_bytes_per_second:
             self.transport.abort()
         else:
             self._watch_writing()
@@ -223,10 +217,4 @@ class BoundedConnection(H11Protocol):
 
 def bounded(limits: ServerSettings, counters: ServerMetrics, rules: Policy) -> type[BoundedConnection]:
     """Connections with these limits: uvicorn takes a class, and makes one of it for each client."""
-
-    class Connection(BoundedConnection):
-        settings = limits
-        metrics = counters
-        policy = rules
-
-    return Connection
+    return type("Connection", (BoundedConnection,), {"settings": limits, "metrics": counters, "policy": rules})

@@ -22,20 +22,33 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from vitreous.config.server import ServerSettings
 from vitreous.server.bodies import METER, BodyBudget, BodyMeter
-from vitreous.server.headers import RAW_HEADERS
+from vitreous.server.errors import ApiError
 from vitreous.server.metrics import ServerMetrics
-from vitreous.server.refusal import RefusedError
 
 log = logging.getLogger("vitreous")
 
-OPEN = ("/", "/v2/health/live", "/v2/health/ready", "/docs", "/docs.css", "/openapi.json")
-OPEN_BELOW = "/page/static/"
+PUBLIC_PATHS = ("/", "/v2/health/live", "/v2/health/ready", "/docs", "/openapi.json")
+PUBLIC_FOLDER = "/page/static/"
 """What is read without a token: the page, which holds no secret and asks for it, the documentation, which is the same
 for everybody, and whether the server lives."""
-ABOUT_IMAGES = ("/predict", "/", "/embed")
+IMAGE_PATHS = ("/predict", "/", "/embed")
 """What is not worth routing when nothing has a place for another image."""
-GONE = 499
-"""What is counted for a client that left before its request was read; nginx's number."""
+CLIENT_GONE = 499  # counted for a client that left before its request was read; nginx's number
+HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(self), geolocation=(), microphone=()",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "cache-control": "no-store",
+}
+"""Of every answer; what a route says itself stays."""
+RAW_HEADERS = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
 
 
 class _Sending:
@@ -56,28 +69,28 @@ class _Sending:
 class Policy:
     """Who may ask, and whether it is worth asking now."""
 
-    def __init__(self, settings: ServerSettings, check_places: Callable[[], None]) -> None:
-        """check_places: refuses where no model has a place for an image."""
-        self._host, self._check_places = settings.host, check_places
+    def __init__(self, settings: ServerSettings, check_queues: Callable[[], None]) -> None:
+        """check_queues: refuses where no model has a place for an image."""
+        self._host, self._check_queues = settings.host, check_queues
         self._token = None if settings.token is None else _digest(settings.token.encode())
 
     def check(self, method: str, path: str, headers: Iterable[tuple[bytes, bytes]]) -> None:
         """Refuse a request by what its first lines say."""
         self._check_sender(method, path, headers)
-        if method == "POST" and path in ABOUT_IMAGES:
-            self._check_places()  # here too, as a refusal must cost next to nothing when there are many
+        if method == "POST" and path in IMAGE_PATHS:
+            self._check_queues()  # here too, as a refusal must cost next to nothing when there are many
 
-    def no_place(self, method: bytes, target: bytes, headers: Iterable[tuple[bytes, bytes]]) -> RefusedError | None:
+    def no_place(self, method: bytes, target: bytes, headers: Iterable[tuple[bytes, bytes]]) -> ApiError | None:
         """What is said to somebody who may ask, about an image, when there is no place for it; None for all others."""
         path = target.partition(b"?")[0].decode("latin-1")
-        if method != b"POST" or path not in ABOUT_IMAGES:
+        if method != b"POST" or path not in IMAGE_PATHS:
             return None
         try:
-            self._check_places()
-        except RefusedError as refused:
+            self._check_queues()
+        except ApiError as refused:
             try:
                 self._check_sender("POST", path, headers)
-            except RefusedError:
+            except ApiError:
                 return None
             return refused
         return None
@@ -85,19 +98,17 @@ class Policy:
     def _check_sender(self, method: str, path: str, pairs: Iterable[tuple[bytes, bytes]]) -> None:
         headers = {name: value.decode("latin-1") for name, value in pairs}
         if b"content-length" in headers and b"transfer-encoding" in headers:  # a proxy may believe the other one
-            raise RefusedError(
-                400, "give Content-Length or Transfer-Encoding, not both.", headers={"Connection": "close"}
-            )
+            raise ApiError(400, "give Content-Length or Transfer-Encoding, not both.", headers={"Connection": "close"})
         if self._token is None:
             _check_name(headers.get(b"host", ""), self._host)
             _check_origin(headers)
             return
-        if method == "GET" and (path in OPEN or path.startswith(OPEN_BELOW)):
+        if method == "GET" and (path in PUBLIC_PATHS or path.startswith(PUBLIC_FOLDER)):
             return
         kind, _, given = headers.get(b"authorization", "").partition(" ")
         right = hmac.compare_digest(_digest(given.strip().encode("latin-1")), self._token)
         if kind.lower() != "bearer" or not right:
-            raise RefusedError(
+            raise ApiError(
                 401,
                 "this server needs its token; send the header Authorization: Bearer TOKEN.",
                 headers={"WWW-Authenticate": "Bearer"},
@@ -109,7 +120,7 @@ class Guard:
 
     def __init__(self, app: ASGIApp, settings: ServerSettings, metrics: ServerMetrics, policy: Policy) -> None:
         self.app, self.metrics, self.policy = app, metrics, policy
-        self._budget = BodyBudget(settings.most_bytes_at_once)
+        self._budget = BodyBudget(settings.max_total_body_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or refuse it."""
@@ -121,50 +132,44 @@ class Guard:
         started, guarded = time.perf_counter(), _Sending(send)
         meter = scope[METER] = BodyMeter(self._budget, self.metrics)
         try:
-            await self._answer(scope, receive, guarded)
+            await self._call(scope, receive, guarded)
         finally:
             meter.close()
             self.metrics.request(_route(scope), guarded.status, time.perf_counter() - started)
 
-    async def _answer(self, scope: Scope, receive: Receive, send: _Sending) -> None:
+    async def _call(self, scope: Scope, receive: Receive, send: _Sending) -> None:
         try:
             self.policy.check(scope["method"], scope["path"], scope["headers"])
             await self.app(scope, receive, send)
-        except RefusedError as error:
+        except ApiError as error:
             await error.response()(scope, receive, send)
         except ClientDisconnect:
-            send.status = GONE
+            send.status = CLIENT_GONE
         except asyncio.CancelledError:  # the server ends, and has waited for long enough; so does this task, here
             if not send.status:
-                ending = RefusedError(503, "the server ends; try again later.", retry_after=1)
+                ending = ApiError(503, "the server ends; try again later.", retry_after=1)
                 await ending.response()(scope, receive, send)
         except Exception as error:
-            log.error(f"{scope['method']} {_route(scope)}: {type(error).__name__}: {error} ({_origin(error)})")
+            frame = traceback.extract_tb(error.__traceback__)[-1]  # the innermost: where it was raised
+            place = f"{frame.filename}:{frame.lineno}, in {frame.name}"
+            log.error(f"{scope['method']} {_route(scope)}: {type(error).__name__}: {error} ({place})")
             log.debug("where it happened", exc_info=True)
             if send.status:
                 raise  # the answer had begun: only to close the connection says that it is not whole
-            failed = RefusedError(
-                500, "the server made a mistake, which its log tells; it is not your request's fault."
-            )
+            failed = ApiError(500, "the server made a mistake, which its log tells; it is not your request's fault.")
             await failed.response()(scope, receive, send)
 
 
-def _origin(error: Exception) -> str:
-    """Where an error was raised: the innermost file, line and function."""
-    frames = traceback.extract_tb(error.__traceback__, limit=-1)
-    return "".join(f"{frame.filename}:{frame.lineno}, in {frame.name}" for frame in frames)
-
-
-def _digest(text: bytes) -> bytes:
+def _digest(token: bytes) -> bytes:
     """Of one length, so that the time of a comparison tells nothing, not even how long the token is."""
-    return hashlib.sha256(text).digest()
+    return hashlib.sha256(token).digest()
 
 
 def _check_name(host: str, own: str) -> None:
     """Refuse a name that is not this machine's own for itself."""
     name = _host_name(f"//{host}")
     if name not in (own.lower(), "localhost") and not name.endswith(".localhost") and not is_loopback(name):
-        raise RefusedError(
+        raise ApiError(
             421,
             "this server answers to this machine's own address alone, such as 127.0.0.1; give it a token for others.",
         )
@@ -174,9 +179,7 @@ def _check_origin(headers: dict[bytes, str]) -> None:
     """Refuse what a page of another server has a browser send."""
     origin = headers.get(b"origin")
     if origin is not None and (not _host_name(origin) or urlsplit(origin).netloc != headers.get(b"host")):
-        raise RefusedError(
-            403, "this request comes from a page of another server; start the server with a token for it."
-        )
+        raise ApiError(403, "this request comes from a page of another server; start the server with a token for it.")
 
 
 def _host_name(address: str) -> str:
@@ -199,5 +202,5 @@ def is_loopback(address: str) -> bool:
 
 def _route(scope: Scope) -> str:
     """The route as the application knows it: what clients write would make ever new counters."""
-    known = scope["path"] if scope["path"] in ABOUT_IMAGES else "other"
+    known = scope["path"] if scope["path"] in IMAGE_PATHS else "other"
     return str(getattr(scope.get("route"), "path", known))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,14 +14,12 @@ from pydantic import BaseModel
 from torch import Tensor
 
 from vitreous import __version__
-from vitreous.config.server import ServerSettings
 from vitreous.data.view import ImageInput
-from vitreous.model.predictions import predicted_class, ranked_classes
-from vitreous.server.bodies import LARGE, parse_fields, read_body
-from vitreous.server.choosing import choose_model
-from vitreous.server.described import JSON_LENGTH, REFUSALS, infer_body
-from vitreous.server.refusal import RefusedError
-from vitreous.server.served import Served, probabilities
+from vitreous.model.predictions import class_probabilities
+from vitreous.server.bodies import MIN_THREAD_BYTES, parse_fields, read_body
+from vitreous.server.errors import ERROR_RESPONSES, ApiError
+from vitreous.server.routes import BINARY, request_body
+from vitreous.server.served_model import ServedModel, choose_model
 from vitreous.server.tensors import (
     IMAGES,
     PIXELS,
@@ -33,12 +31,15 @@ from vitreous.server.tensors import (
 )
 
 PROBABILITIES, LABELS, REPRESENTATION = "probabilities", "labels", "representation"
-VERSION = "1"
-"""Of every model: a server holds what it was started with."""
-MOST_ITEMS = 2**18
-"""Most items of JSON: the pixels of one image of 256 x 256, and something more; what has more of them sends bytes."""
-LARGE_ANSWER = 16_384
-"""Numbers of an answer that is written in a thread, so that nobody else waits for it."""
+VERSION = "1"  # of every model: a server holds what it was started with
+JSON_LENGTH = "Inference-Header-Content-Length"
+"""The header that says how much of a body is JSON, where bytes follow it."""
+MAX_ITEMS = 2**18
+"""Of JSON: the pixels of one image of 256 x 256, and something more; what has more of them sends bytes."""
+MIN_THREAD_NUMBERS = 16_384
+"""Of an answer that is written in a thread, so that nobody else waits for it."""
+
+router = APIRouter(prefix="/v2", tags=["Open Inference Protocol"], responses=ERROR_RESPONSES)
 
 
 class ServerMetadata(BaseModel):
@@ -54,8 +55,7 @@ class TensorMetadata(BaseModel):
 
     name: str
     datatype: str
-    shape: list[int]
-    """-1: any number."""
+    shape: list[int]  # -1: any number
 
 
 class ModelMetadata(BaseModel):
@@ -64,76 +64,93 @@ class ModelMetadata(BaseModel):
     name: str
     versions: list[str]
     platform: str
-    inputs: list[TensorMetadata]
-    """One of these."""
+    inputs: list[TensorMetadata]  # one of these
     outputs: list[TensorMetadata]
 
 
-def protocol_router(models: Mapping[str, Served], settings: ServerSettings) -> APIRouter:
-    """The routes below /v2."""
-    router = APIRouter(prefix="/v2", tags=["Open Inference Protocol"], responses=REFUSALS)
-    _add_health(router, models)
-
-    @router.get("")
-    async def server() -> ServerMetadata:
-        """What the server is."""
-        return ServerMetadata()
-
-    @router.get("/models/{name}")
-    @router.get("/models/{name}/versions/{version}", include_in_schema=False)
-    async def metadata(request: Request, name: str) -> ModelMetadata:
-        """What a model takes and gives."""
-        return _describe(_find(models, request))
-
-    @router.post(
-        "/models/{name}/infer",
-        openapi_extra=infer_body(InferRequest),
-        response_model=InferResponse,
-        responses={200: {"content": {"application/octet-stream": {}}}},
-    )
-    @router.post("/models/{name}/versions/{version}/infer", include_in_schema=False)
-    async def infer(request: Request, name: str) -> Response:
-        """What a model makes of images."""
-        served = _find(models, request)
-        with served.places.arriving():
-            asked, binary = await _read(request, settings)
-        return await _Answer(served, asked).response(binary)
-
-    return router
+def _infer_body() -> dict[str, Any]:
+    """The body of a request; `infer_schemas` has what it refers to."""
+    text = f"The request in JSON; or JSON and after it the bytes of its tensor, with {JSON_LENGTH} to tell them apart."
+    reference = {"$ref": "#/components/schemas/InferRequest"}
+    length = {
+        "name": JSON_LENGTH,
+        "in": "header",
+        "required": False,
+        "description": "How many bytes of the body are JSON, where the bytes of a tensor follow it.",
+        "schema": {"type": "integer", "minimum": 0},
+    }
+    body = request_body(text, {"application/json": reference, "application/octet-stream": BINARY})
+    return {**body, "parameters": [length]}
 
 
-def _add_health(router: APIRouter, models: Mapping[str, Served]) -> None:
-    @router.get("/health/live")
-    async def live() -> dict[str, bool]:
-        """Whether the server runs."""
-        return {"live": True}
-
-    @router.get("/health/ready")
-    async def ready() -> dict[str, bool]:
-        """Whether it answers for its models; it does from the first moment on."""
-        return {"ready": True}
-
-    @router.get("/models/{name}/ready")
-    @router.get("/models/{name}/versions/{version}/ready", include_in_schema=False)
-    async def model_ready(request: Request, name: str) -> dict[str, str | bool]:
-        """Whether a model answers."""
-        return {"name": _find(models, request).name, "ready": True}
-
-    @router.post("/repository/index", include_in_schema=False)
-    async def index() -> list[dict[str, str]]:
-        """The models, as Triton lists them."""
-        return [{"name": name, "version": VERSION, "state": "READY"} for name in models]
+def infer_schemas() -> dict[str, Any]:
+    """The schemas of a request, as an OpenAPI document has them among its components."""
+    schema = InferRequest.model_json_schema(ref_template="#/components/schemas/{model}")
+    return {**schema.pop("$defs", {}), "InferRequest": schema}
 
 
-def _find(models: Mapping[str, Served], request: Request) -> Served:
+@router.get("")
+async def server() -> ServerMetadata:
+    """What the server is."""
+    return ServerMetadata()
+
+
+@router.get("/health/live")
+async def live() -> dict[str, bool]:
+    """Whether the server runs."""
+    return {"live": True}
+
+
+@router.get("/health/ready")
+async def ready() -> dict[str, bool]:
+    """Whether it answers for its models; it does from the first moment on."""
+    return {"ready": True}
+
+
+@router.get("/models/{name}/ready")
+@router.get("/models/{name}/versions/{version}/ready", include_in_schema=False)
+async def model_ready(request: Request, name: str) -> dict[str, str | bool]:
+    """Whether a model answers."""
+    return {"name": _find(request).name, "ready": True}
+
+
+@router.post("/repository/index", include_in_schema=False)
+async def index(request: Request) -> list[dict[str, str]]:
+    """The models, as Triton lists them."""
+    return [{"name": name, "version": VERSION, "state": "READY"} for name in request.app.state.models]
+
+
+@router.get("/models/{name}")
+@router.get("/models/{name}/versions/{version}", include_in_schema=False)
+async def metadata(request: Request, name: str) -> ModelMetadata:
+    """What a model takes and gives."""
+    return _describe(_find(request))
+
+
+@router.post(
+    "/models/{name}/infer",
+    openapi_extra=_infer_body(),
+    response_model=InferResponse,
+    responses={200: {"content": {"application/octet-stream": {}}}},
+)
+@router.post("/models/{name}/versions/{version}/infer", include_in_schema=False)
+async def infer(request: Request, name: str) -> Response:
+    """What a model makes of images."""
+    served = _find(request)
+    with served.queue.arriving():
+        wish, binary = await _read(request, served)
+    return await _respond(served, wish, binary)
+
+
+def _find(request: Request) -> ServedModel:
     """The model that a path names, where it names a version too, of the one that there is."""
-    served = choose_model(models, request.path_params["name"])
+    served = choose_model(request, request.path_params["name"])
     if request.path_params.get("version", VERSION) != VERSION:
-        raise RefusedError(404, f"{served.name}: there is version {VERSION} alone.")
+        raise ApiError(404, f"{served.name}: there is version {VERSION} alone.")
     return served
 
 
-def _describe(served: Served) -> ModelMetadata:
+def _describe(served: ServedModel) -> ModelMetadata:
     channels, classes = served.preprocess.channels, len(served.labels)
     outputs = [
         TensorMetadata(name=PROBABILITIES, datatype="FP32", shape=[-1, classes]),
@@ -154,82 +171,78 @@ def _describe(served: Served) -> ModelMetadata:
     )
 
 
-async def _read(request: Request, settings: ServerSettings) -> tuple[InferRequest, bytes]:
+async def _read(request: Request, served: ServedModel) -> tuple[InferRequest, bytes]:
     """The JSON of a request, and the bytes that follow it."""
-    body = await read_body(request, settings)
+    body = await read_body(request, served.settings)
     length = request.headers.get(JSON_LENGTH)
     end = len(body)
     if length is not None:
         if not (length.isascii() and length.isdigit() and len(length) < 10 and int(length) <= len(body)):
-            raise RefusedError(400, f"{JSON_LENGTH}: give the bytes of the JSON, at most the {len(body)} of the body.")
+            raise ApiError(400, f"{JSON_LENGTH}: give the bytes of the JSON, at most the {len(body)} of the body.")
         end = int(length)
-    return await parse_fields(body[:end], InferRequest, MOST_ITEMS), body[end:]
+    return await parse_fields(body[:end], InferRequest, MAX_ITEMS), body[end:]
 
 
-class _Answer:
-    """The outputs that a request wants of a model."""
+async def _respond(served: ServedModel, wish: InferRequest, binary: bytes) -> Response:
+    """The outputs that a request asks for, of its images. binary: what follows its JSON."""
+    usual = [PROBABILITIES, LABELS] if served.labels else [REPRESENTATION]
+    outputs = wish.outputs or [RequestedOutput(name=name) for name in usual]
+    known, names = {tensor.name for tensor in _describe(served).outputs}, {output.name for output in outputs}
+    if len(names) < len(outputs):
+        raise ApiError(400, "outputs: one of them is asked for more than once; name each once.")
+    for output in outputs:
+        if output.name not in known:
+            raise ApiError(400, f"output {output.name[:40]!r}: {served.name} gives {', '.join(sorted(known))}.")
+    if len(binary) < MIN_THREAD_BYTES and not any(one.data for one in wish.inputs):
+        images: Sequence[ImageInput] = read_images(wish, binary, served.queue.size)
+    else:
+        images = await asyncio.to_thread(read_images, wish, binary, served.queue.size)
+    probabilities = features = None
+    if names & {PROBABILITIES, LABELS}:
+        probabilities = class_probabilities(torch.stack(await served.logits(images)))
+    if REPRESENTATION in names:
+        features = torch.stack(await served.representations(images))
 
-    def __init__(self, served: Served, asked: InferRequest) -> None:
-        self.served, self.asked = served, asked
-        usual = [PROBABILITIES, LABELS] if served.labels else [REPRESENTATION]
-        self.wanted = asked.outputs or [RequestedOutput(name=name) for name in usual]
-        known = {tensor.name for tensor in _describe(served).outputs}
-        if len({output.name for output in self.wanted}) < len(self.wanted):
-            raise RefusedError(400, "outputs: one of them is asked for more than once; name each once.")
-        for output in self.wanted:
-            if output.name not in known:
-                raise RefusedError(400, f"output {output.name[:40]!r}: {served.name} gives {', '.join(sorted(known))}.")
-
-    async def response(self, binary: bytes) -> Response:
-        """The answer to the images of the request; binary: what follows its JSON."""
-        most = self.served.places.most
-        if len(binary) < LARGE and not any(one.data for one in self.asked.inputs):
-            images: Sequence[ImageInput] = read_images(self.asked, binary, most)
-        else:
-            images = await asyncio.to_thread(read_images, self.asked, binary, most)
-        names = {output.name for output in self.wanted}
-        chances = probabilities(await self.served.scores(images)) if names & {PROBABILITIES, LABELS} else None
-        features = torch.stack(await self.served.representations(images)) if REPRESENTATION in names else None
-        if sum(tensor.numel() for tensor in (chances, features) if tensor is not None) < LARGE_ANSWER:
-            return self._written(chances, features)
-        return await asyncio.to_thread(self._written, chances, features)
-
-    def _written(self, chances: Tensor | None, features: Tensor | None) -> Response:
-        """chances: (B, K), features: (B, D); each None where no output needs it."""
-        outputs, contents = [], []
-        for output in self.wanted:
-            values = features.numpy() if output.name == REPRESENTATION and features is not None else None
-            if values is None:
-                assert chances is not None
-                values = self._values(output, chances)
-            tensor, content = write_tensor(output.name, values, binary=self._as_binary(output))
-            outputs.append(tensor)
-            contents.append(content)
-        answer = InferResponse(model_name=self.served.name, model_version=VERSION, id=self.asked.id, outputs=outputs)
-        text, content = answer.model_dump_json(exclude_none=True).encode(), b"".join(contents)
+    def write() -> Response:
+        every = wish.parameters.get("binary_data_output", False)
+        written = [
+            write_tensor(
+                output.name,
+                _values(output, served.labels, probabilities, features),
+                binary=bool(output.parameters.get("binary_data", every)),
+            )
+            for output in outputs
+        ]
+        tensors, content = [tensor for tensor, _ in written], b"".join(more for _, more in written)
+        response = InferResponse(model_name=served.name, model_version=VERSION, id=wish.id, outputs=tensors)
+        text = response.model_dump_json(exclude_none=True).encode()
         if not content:
             return Response(text, media_type="application/json")
         headers = {JSON_LENGTH: str(len(text))}
         return Response(text + content, media_type="application/octet-stream", headers=headers)
 
-    def _values(self, output: RequestedOutput, chances: Tensor) -> NDArray[Any]:
-        labels = self.served.labels
-        if output.name == LABELS:
-            return np.array([labels[number] for number in predicted_class(chances).tolist()], dtype=object)
-        count = output.parameters.get("classification")
-        if count is None:
-            values: NDArray[Any] = chances.numpy()
-            return values
-        if type(count) is not int or count < 1:
-            raise RefusedError(400, f"{output.name}: classification says how many classes to give, from 1.")
-        return classified(chances, labels, count)
-
-    def _as_binary(self, output: RequestedOutput) -> bool:
-        every = self.asked.parameters.get("binary_data_output", False)
-        return bool(output.parameters.get("binary_data", every))
+    numbers = sum(tensor.numel() for tensor in (probabilities, features) if tensor is not None)
+    return write() if numbers < MIN_THREAD_NUMBERS else await asyncio.to_thread(write)
 
 
-def classified(chances: Tensor, labels: tuple[str, ...], count: int) -> NDArray[Any]:
-    """(B, count) texts "probability:number:label" of the likeliest classes, as Triton's classification extension."""
-    rows = [[f"{v:f}:{k}:{labels[k]}" for k, v in ranked_classes(row, count)] for row in chances]
-    return np.array(rows, dtype=object)
+def _values(
+    output: RequestedOutput, labels: tuple[str, ...], probabilities: Tensor | None, features: Tensor | None
+) -> NDArray[Any]:
+    """probabilities: (B, K), features: (B, D); each None where no output needs it."""
+    values = features if output.name == REPRESENTATION else probabilities
+    assert values is not None
+    if output.name == LABELS:
+        return np.array([labels[number] for number in values.argmax(dim=1).tolist()], dtype=object)
+    count = output.parameters.get("classification")
+    if count is None or output.name == REPRESENTATION:
+        numbers: NDArray[Any] = values.numpy()
+        return numbers
+    if type(count) is not int or count < 1:
+        raise ApiError(400, f"{output.name}: classification says how many classes to give, from 1.")
+    best = values.topk(min(count, len(labels)), dim=1)
+    rows = zip(best.values.tolist(), best.indices.tolist(), strict=True)
+    # (B, count) texts "probability:number:label" of the likeliest classes, as Triton's classification extension
+    return np.array(
+        [[f"{v:f}:{k}:{labels[k]}" for v, k in zip(row, numbers, strict=True)] for row, numbers in rows],
+        dtype=object,
+    )

@@ -19,7 +19,7 @@ from vitreous.inputs import reason
 from vitreous.interrupt import SIGNALS, Interrupted
 from vitreous.server.app import make_app
 from vitreous.server.connection import BoundedConnection, bounded
-from vitreous.server.served import ModelToServe, Served
+from vitreous.server.served_model import ModelToServe, ServedModel
 
 
 def listen(settings: ServerSettings) -> socket.socket:
@@ -36,11 +36,11 @@ def listen(settings: ServerSettings) -> socket.socket:
         bound.bind(address)
     except OSError as error:
         bound.close()
-        raise _taken(settings.port, error) from None
+        raise _port_taken(settings.port, error) from None
     return bound
 
 
-def _taken(port: int, error: OSError) -> UserError:
+def _port_taken(port: int, error: OSError) -> UserError:
     return UserError(f"port={port}: cannot be listened at ({reason(error)}); choose another, or 0 for any.")
 
 
@@ -62,27 +62,18 @@ def run_server(
     try:
         bound.listen(server.config.backlog)
     except OSError as error:  # two may have the address, but only the first of them that listens keeps it
-        raise _taken(bound.getsockname()[1], error) from None
-    with _no_long_collection():
-        server.run(sockets=[bound])
-    if server.force_exit:
-        raise Interrupted(signal.SIGINT)
-    return server.idle
-
-
-@contextmanager
-def _no_long_collection() -> Iterator[None]:
-    """Within, Python's garbage collector passes over all that is there by now.
-
-    The libraries leave it so many objects that to look through them all takes more than half a second, in which nobody
-    is answered, nor refused.
-    """
+        raise _port_taken(bound.getsockname()[1], error) from None
+    # The libraries leave Python's garbage collector so many objects that to look through them all takes more than half
+    # a second, in which nobody is answered, nor refused: it passes over all that is there by now.
     gc.collect()
     gc.freeze()
     try:
-        yield
+        server.run(sockets=[bound])
     finally:
         gc.unfreeze()
+    if server.force_exit:
+        raise Interrupted(signal.SIGINT)
+    return server.idle
 
 
 def make_server(models: Sequence[ModelToServe], settings: ServerSettings, ready: Callable[[], None]) -> Server:
@@ -107,7 +98,7 @@ def make_server(models: Sequence[ModelToServe], settings: ServerSettings, ready:
 class Server(uvicorn.Server):
     """uvicorn's, which says when it is ready, and for which a signal is the way to end well."""
 
-    def __init__(self, config: uvicorn.Config, ready: Callable[[], None], models: Collection[Served]) -> None:
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], None], models: Collection[ServedModel]) -> None:
         super().__init__(config)
         self._ready, self._models = ready, models
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
 from vitreous.server.bodies import decode_base64
-from vitreous.server.refusal import RefusedError, too_many
+from vitreous.server.errors import ApiError, too_many
 from vitreous.wording import shown
 
 IMAGES, PIXELS = "images", "pixels"
@@ -67,58 +67,56 @@ class InferResponse(BaseModel):
     outputs: list[OutputTensor]
 
 
-def read_images(request: InferRequest, binary: bytes, most: int) -> list[bytes | NDArray[np.uint8]]:
+def read_images(request: InferRequest, binary: bytes, limit: int) -> list[bytes | NDArray[np.uint8]]:
     """The images of a request: files' bytes, or arrays (H, W, C).
 
-    More than `most` are refused before they are taken apart: a few bytes can claim to be millions of images.
+    More than `limit` are refused before they are taken apart: a few bytes can claim to be millions of images.
     """
     if len(request.inputs) != 1:
-        raise RefusedError(
-            400, f"inputs: give one, {IMAGES} (BYTES) or {PIXELS} (UINT8); there are {len(request.inputs)}."
-        )
+        raise ApiError(400, f"inputs: give one, {IMAGES} (BYTES) or {PIXELS} (UINT8); there are {len(request.inputs)}.")
     given = request.inputs[0]
     size = given.parameters.get("binary_data_size")
     if size is None:
         if binary:
-            raise RefusedError(400, f"{shown(given.name)}: bytes follow the JSON, and no binary_data_size tells whose.")
+            raise ApiError(400, f"{shown(given.name)}: bytes follow the JSON, and no binary_data_size tells whose.")
     elif size != len(binary):
-        raise RefusedError(
+        raise ApiError(
             400, f"{shown(given.name)}: binary_data_size says {shown(size)}, and {len(binary)} bytes follow the JSON."
         )
     if size is None and given.data is None:
-        raise RefusedError(400, f"{shown(given.name)}: it has no data.")
+        raise ApiError(400, f"{shown(given.name)}: it has no data.")
     if (given.name, given.datatype) == (IMAGES, "BYTES"):
-        return [*(_read_files(given, most) if size is None else _split(given, binary, most))]
+        return [*(_read_files(given, limit) if size is None else _split(given, binary, limit))]
     if (given.name, given.datatype) == (PIXELS, "UINT8"):
-        return [*_read_pixels(given, binary if size is not None else None, most)]
-    raise RefusedError(
+        return [*_read_pixels(given, binary if size is not None else None, limit)]
+    raise ApiError(
         400,
         f"{shown(given.name)} {shown(given.datatype)}: give {IMAGES} (BYTES, files of images) or {PIXELS} (UINT8).",
     )
 
 
-def _read_files(given: InputTensor, most: int) -> list[bytes]:
+def _read_files(given: InputTensor, limit: int) -> list[bytes]:
     """The files of a tensor (N,) or (N, 1) in JSON, which holds no bytes: they are in base64."""
     texts = [one for row in given.data or () for one in (row if isinstance(row, list) else [row])]
     if not all(isinstance(text, str) for text in texts):
-        raise RefusedError(400, f"{IMAGES}: in JSON they are texts, the bytes of files in base64.")
-    if len(texts) > most:
-        raise too_many(most)
+        raise ApiError(400, f"{IMAGES}: in JSON they are texts, the bytes of files in base64.")
+    if len(texts) > limit:
+        raise too_many(limit)
     _check_count(given, len(texts))
     return [decode_base64(text, IMAGES) for text in texts]
 
 
-def _split(given: InputTensor, binary: bytes, most: int) -> list[bytes]:
+def _split(given: InputTensor, binary: bytes, limit: int) -> list[bytes]:
     """The texts of a tensor of BYTES: each after its length, four bytes, the lowest first."""
     texts: list[bytes] = []
     place = 0
     while place < len(binary):
-        if len(texts) == most:
-            raise too_many(most)
+        if len(texts) == limit:
+            raise too_many(limit)
         end = place + 4
         length = struct.unpack_from("<I", binary, place)[0] if end <= len(binary) else len(binary)
         if end + length > len(binary):
-            raise RefusedError(400, f"{IMAGES}: the bytes end before the image does; check the lengths.")
+            raise ApiError(400, f"{IMAGES}: the bytes end before the image does; check the lengths.")
         texts.append(binary[end : end + length])
         place = end + length
     _check_count(given, len(texts))
@@ -127,21 +125,21 @@ def _split(given: InputTensor, binary: bytes, most: int) -> list[bytes]:
 
 def _check_count(given: InputTensor, count: int) -> None:
     if not given.shape or min(given.shape) < 1 or math.prod(given.shape) != count:
-        raise RefusedError(
+        raise ApiError(
             400, f"{given.name}: shape {shown(given.shape)} and {count} images do not fit; give [{max(count, 1)}]."
         )
 
 
-def _read_pixels(given: InputTensor, binary: bytes | None, most: int) -> list[NDArray[np.uint8]]:
+def _read_pixels(given: InputTensor, binary: bytes | None, limit: int) -> list[NDArray[np.uint8]]:
     """Each image (H, W, C) of a tensor (N, C, H, W)."""
     shape = given.shape
     if len(shape) != 4 or min(shape) < 1 or shape[1] not in (1, 3):
-        raise RefusedError(400, f"{PIXELS}: shape {shown(shape)}; give [count, 3, height, width], or 1 for grey.")
-    if shape[0] > most:
-        raise too_many(most)
+        raise ApiError(400, f"{PIXELS}: shape {shown(shape)}; give [count, 3, height, width], or 1 for grey.")
+    if shape[0] > limit:
+        raise too_many(limit)
     values = _numbers(given.data or []) if binary is None else np.frombuffer(binary, np.uint8)
     if values.size != math.prod(shape):
-        raise RefusedError(400, f"{PIXELS}: shape {shown(shape)} and {values.size} numbers do not fit.")
+        raise ApiError(400, f"{PIXELS}: shape {shown(shape)} and {values.size} numbers do not fit.")
     return list(values.reshape(shape).transpose(0, 2, 3, 1))
 
 
@@ -154,7 +152,7 @@ def _numbers(data: list[Any]) -> NDArray[np.uint8]:
             return np.frombuffer(bytes(data), np.uint8)
     except ValueError:  # beyond 255
         pass
-    raise RefusedError(400, f"{PIXELS}: give whole numbers from 0 to 255, nested as the shape or in one row.")
+    raise ApiError(400, f"{PIXELS}: give whole numbers from 0 to 255, nested as the shape or in one row.")
 
 
 def write_tensor(name: str, values: NDArray[Any], *, binary: bool) -> tuple[OutputTensor, bytes]:

@@ -69,7 +69,7 @@ class Serve(EngineOption, Verb[bool]):
         from vitreous.inference.memory_needs import check_inference_memory
         from vitreous.inference.opening import open_engine, open_model
         from vitreous.server.running import address_of, listen, run_server
-        from vitreous.server.served import ModelToServe
+        from vitreous.server.served_model import ModelToServe
 
         models = [self.models] if isinstance(self.models, str | Path) else self.models
         if not models:

@@ -6,12 +6,12 @@ export function percent(chance) {
   return chance > 0.9995 && chance < 1 ? "99.9\u00a0%" : `${(100 * chance).toFixed(chance < 0.1 ? 1 : 0)}\u00a0%`;
 }
 
-export function highest(chances) {
-  return chances.reduce((best, chance, number) => (chance > chances[best] ? number : best), 0);
+export function highest(probabilities) {
+  return probabilities.reduce((best, chance, number) => (chance > probabilities[best] ? number : best), 0);
 }
 
-export function likeliest(chances, count = SHOWN) {
-  return Array.from(chances.keys()).sort((a, b) => chances[b] - chances[a]).slice(0, count);
+export function likeliest(probabilities, count = SHOWN) {
+  return Array.from(probabilities.keys()).sort((a, b) => probabilities[b] - probabilities[a]).slice(0, count);
 }
 
 export class Bars {
@@ -20,14 +20,14 @@ export class Bars {
     this.rows = new Map();
   }
 
-  // chances: as the image is; now: with what is covered. The order stays, so that eyes need not search.
-  show(labels, chances, now, target) {
-    if (!chances) return this.list.replaceChildren();
-    const shown = likeliest(chances);
+  // probabilities: as the image is; now: with what is covered. The order stays, so that eyes need not search.
+  show(labels, probabilities, now, target) {
+    if (!probabilities) return this.list.replaceChildren();
+    const shown = likeliest(probabilities);
     for (const other of [highest(now), target]) if (other !== null && !shown.includes(other)) shown.push(other);
     const before = this.rows;
     this.rows = new Map(shown.map((number) => [number, before.get(number) ?? this.#row(number)]));
-    for (const [number, row] of this.rows) this.#fill(row, labels[number], chances[number], now[number], number === target);
+    for (const [number, row] of this.rows) this.#fill(row, labels[number], probabilities[number], now[number], number === target);
     const wanted = [...this.rows.values()];
     if (wanted.some((row, i) => this.list.children[i] !== row) || this.list.children.length !== wanted.length) {
       this.list.replaceChildren(...wanted);

@@ -46,7 +46,7 @@ class Look {
     const whole = await createImageBitmap(this.image.file).catch(() => null); // a format that the browser does not know
     const [colour, grey] = this.#bases(whole, viewed, found);
     for (const drawn of [viewed, whole]) drawn?.close();
-    return { ...found, view, colour, grey, chances: found.chances && floats(found.chances) };
+    return { ...found, view, colour, grey, probabilities: found.probabilities && floats(found.probabilities) };
   }
 
   // The part that the model sees, as sharp as the image is: in colour, and in the grey that maps lie on.
@@ -98,7 +98,7 @@ class Look {
         rollout: new Maps(found.rollout),
         colours: bytes(found.colours),
         groups: found.groups && shorts(found.groups),
-        chances: found.chances && floats(found.chances),
+        probabilities: found.probabilities && floats(found.probabilities),
         fields: new Map(),
       };
     });
@@ -124,7 +124,7 @@ class Look {
   async covered(cells, merge) {
     const [rows, columns] = this.card.grid;
     const found = await this.#question("/page/cover", { cells: bits(cells, rows * columns), merge: this.#merge(merge) });
-    return found.chances && floats(found.chances);
+    return found.probabilities && floats(found.probabilities);
   }
 
   // What the network that answers for covered images says with nothing covered: the engine may compute in coarser numbers.

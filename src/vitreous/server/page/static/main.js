@@ -104,7 +104,7 @@ class App {
     const first = this.panels[0], { card, ready } = first;
     if (!ready) return;
     const method = ABOUT_A_CLASS.includes(first.view.method) ? first.view.method : card.methods.find((name) => ABOUT_A_CLASS.includes(name));
-    const other = likeliest(first.seen.chances, 2).find((number) => number !== first.target);
+    const other = likeliest(first.seen.probabilities, 2).find((number) => number !== first.target);
     const view = { ...first.view, method, layer: method === first.view.method ? first.view.layer : card.starts[method] ?? 0 };
     this.arrange([{ ...view, target: first.target }, { ...view, target: other }]);
   }
@@ -201,7 +201,7 @@ class App {
     this.showHeads(panel);
     this.writeLink();
     const { seen, card, methods } = this.panels[0]; // whose view the buttons start from
-    get("add-class").hidden = !(seen?.chances && card.labels.length > 1 && card.methods.some((name) => ABOUT_A_CLASS.includes(name)));
+    get("add-class").hidden = !(seen?.probabilities && card.labels.length > 1 && card.methods.some((name) => ABOUT_A_CLASS.includes(name)));
     get("add-method").hidden = methods.length < 2;
   }
 
@@ -234,7 +234,7 @@ class App {
     clearTimeout(this.telling);
     this.telling = setTimeout(() => {
       const said = this.panels.map((panel) => {
-        const now = panel.ready ? panel.answered ?? panel.seen.chances : null;
+        const now = panel.ready ? panel.answered ?? panel.seen.probabilities : null;
         const answers = now && likeliest(now, 3).map((number) => `${panel.card.labels[number]} ${percent(now[number])}`).join(", ");
         return answers && this.panels.length > 1 ? `${panel.title}: ${answers}` : answers;
       });
@@ -336,7 +336,7 @@ async function begin() {
   try {
     const app = new App(await askJson("/page/start"));
     const [first] = app.cards.values();
-    get("about").textContent = app.cards.size > 1 ? `${app.cards.size} models: ${[...app.cards.keys()].join(", ")}` : `${first.name}: ${first.about}`;
+    get("about").textContent = app.cards.size > 1 ? `${app.cards.size} models: ${[...app.cards.keys()].join(", ")}` : `${first.name}: ${first.summary}`;
     listen(app);
     const samples = app.showSamples();
     await app.restore(location.hash);

@@ -50,7 +50,7 @@ export class Panel {
   }
 
   get target() {
-    return this.view.target ?? (this.seen?.chances ? highest(this.seen.chances) : null);
+    return this.view.target ?? (this.seen?.probabilities ? highest(this.seen.probabilities) : null);
   }
 
   get title() {
@@ -167,8 +167,8 @@ export class Panel {
     this.recovering = true;
     try {
       const all = cells.length === card.grid[0] * card.grid[1];
-      const plain = merge === card.merge ? seen.chances : (await look.inside(merge)).chances;
-      const asks = cells.length && !all && seen.chances;
+      const plain = merge === card.merge ? seen.probabilities : (await look.inside(merge)).probabilities;
+      const asks = cells.length && !all && seen.probabilities;
       const [before, answered] = asks ? await Promise.all([look.uncovered(merge), look.covered(cells, merge)]) : [null, plain];
       if (this.look === look) Object.assign(this, { before, answered });
       if (all) this.app.say("Everything is covered: there is nothing left to look at.");
@@ -185,7 +185,7 @@ export class Panel {
   }
 
   #showBars() {
-    this.bars.show(this.card.labels, this.before ?? this.seen.chances, this.answered ?? this.seen.chances, this.target);
+    this.bars.show(this.card.labels, this.before ?? this.seen.probabilities, this.answered ?? this.seen.probabilities, this.target);
     this.app.tellAnswers();
   }
 
@@ -205,7 +205,7 @@ export class Panel {
     const several = this.app.cards.size > 1;
     shown(".model", several);
     shown(".about", several);
-    this.#part(".about").textContent = card.about;
+    this.#part(".about").textContent = card.summary;
     this.#part(".model select").value = view.model;
     this.#part(".method select").replaceChildren(...this.methods.map((name) => new Option(NAMES[name], name)));
     this.#part(".method select").value = view.method;

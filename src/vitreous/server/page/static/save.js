@@ -47,7 +47,7 @@ function words(pen, panel, colour) {
   pen.font = `20px ${FONT}`;
   pen.fillStyle = colour("--quiet");
   pen.fillText(said.filter(Boolean).join(" · "), 0, 0, WIDE);
-  const now = panel.answered ?? panel.seen.chances;
+  const now = panel.answered ?? panel.seen.probabilities;
   if (!now) return;
   likeliest(now).forEach((number, i) => {
     const top = (i + 1) * LINE + 8;

@@ -9,27 +9,25 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
-import torch
+from fastapi import Depends, Query, Request
 from torch import Tensor
 
 from vitreous.config.data import Preprocess
 from vitreous.config.server import ServerSettings
 from vitreous.data.decode import ImageError, read_header
 from vitreous.data.view import ImageInput, make_view
-from vitreous.inference.engine import Engine, InferenceModel
+from vitreous.inference.engine import InferenceModel
 from vitreous.inference.speed import noise
-from vitreous.model.predictions import class_probabilities
-from vitreous.server.batching import Batcher, Places
+from vitreous.server.batching import AdmissionQueue, Batcher, ThreadPool
+from vitreous.server.errors import ApiError, too_late
 from vitreous.server.metrics import ServerMetrics
-from vitreous.server.refusal import RefusedError, too_late
-from vitreous.server.threads import ThreadPool
 from vitreous.weights.bundle import Bundle
+from vitreous.wording import shown
 
 T = TypeVar("T")
-LOWER = 10
-"""Steps of priority (nice)."""
+LOWER_PRIORITY = 10  # steps (nice)
 
 
 @dataclass(frozen=True)
@@ -42,32 +40,20 @@ class ModelToServe:
     """What looks inside it asks this; None for an exported model, which cannot be looked into."""
 
 
-class Served:
+class ServedModel:
     """A model with its queue. Its methods are called from the event loop, and compute elsewhere."""
 
     def __init__(self, model: ModelToServe, settings: ServerSettings, metrics: ServerMetrics) -> None:
         self.name, self.deployed, self.bundle = model.name, model.deployed, model.bundle
         self.settings = settings
-        self.places = Places(settings.most_images, settings.answer_seconds)
-        self.metrics = metrics.of_model(self.name, lambda: self.places.taken)
-        self.batcher = Batcher(self.engine, self.places, self.metrics, settings.grace_seconds)
-        self._looking = ThreadPool(1, "look")
-        self._looks = 0
-
-    @property
-    def engine(self) -> Engine:
-        """What answers for it."""
-        return self.deployed.engine
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """(K,) the names of its classes; () without a classifier."""
-        return self.deployed.labels
-
-    @property
-    def preprocess(self) -> Preprocess:
-        """How images become views."""
-        return self.engine.preprocess
+        self.engine = model.deployed.engine
+        self.preprocess = self.engine.preprocess
+        self.labels = model.deployed.labels  # (K,) the names of its classes; () without a classifier
+        self.queue = AdmissionQueue(settings.max_queue_size, settings.response_seconds)
+        self.metrics = metrics.of_model(self.name, lambda: self.queue.taken)
+        self.batcher = Batcher(self.engine, self.queue, self.metrics, settings.grace_seconds)
+        self._explain_thread = ThreadPool(1, "explain")
+        self._waiting_explanations = 0
 
     def warm_up(self) -> None:
         """Have the engine compile whatever it compiles when it is first asked, and see how fast it is.
@@ -75,23 +61,28 @@ class Served:
         The threads that OpenVINO starts then compute at the low priority of the one that asks. So on a busy machine
         those that take requests in and refuse them come first: they need little, and at once.
         """
-        with ThreadPoolExecutor(1, initializer=_yield_to_others) as thread:
-            thread.submit(self._ask_about_noise).result()
 
-    def _ask_about_noise(self) -> None:
-        answer = self.engine.logits if self.labels else self.engine.representations
-        for count in (1, self.batcher.most, self.batcher.most):
-            started = time.monotonic()
-            answer(noise(self.engine, count))
-            self.places.measured((time.monotonic() - started) / count)
+        def lower_priority() -> None:  # of this thread, and of those that it starts; elsewhere it is the process's
+            if sys.platform == "linux":
+                os.nice(LOWER_PRIORITY)
+
+        def ask_about_noise() -> None:
+            forward = self.engine.logits if self.labels else self.engine.representations
+            for count in (1, self.batcher.batch_size, self.batcher.batch_size):
+                started = time.monotonic()
+                forward(noise(self.engine, count))
+                self.queue.measured((time.monotonic() - started) / count)
+
+        with ThreadPoolExecutor(1, initializer=lower_priority) as thread:
+            thread.submit(ask_about_noise).result()
 
     def check_classifier(self) -> None:
         """Refuse a question about classes where there are none."""
         if not self.labels:
-            raise RefusedError(400, f"{self.name} has no classifier and so no labels to give; ask /embed.")
+            raise ApiError(400, f"{self.name} has no classifier and so no labels to give; ask /embed.")
 
-    async def scores(self, images: Sequence[ImageInput]) -> list[Tensor]:
-        """(K,) for each image, one score for each class (logits)."""
+    async def logits(self, images: Sequence[ImageInput]) -> list[Tensor]:
+        """(K,) for each image."""
         self.check_classifier()
         return await self._ask(self.engine.logits, images)
 
@@ -100,16 +91,16 @@ class Served:
         return await self._ask(self.engine.representations, images)
 
     async def _ask(self, function: Callable[[Tensor], Tensor], images: Sequence[ImageInput]) -> list[Tensor]:
-        with self.places.take(len(images)):
-            until = time.monotonic() + self.settings.answer_seconds
+        with self.queue.take(len(images)):
+            until = time.monotonic() + self.settings.response_seconds
             views = await self._views(images, until)
             return await self.batcher.ask(function, views, until - time.monotonic())
 
-    async def scores_of_view(self, view: Tensor) -> Tensor | None:
-        """(K,) the scores of a view (C, H, W) uint8 that has a place already; None without a classifier."""
+    async def logits_of_view(self, view: Tensor) -> Tensor | None:
+        """(K,) of a view (C, H, W) uint8 that has a place already; None without a classifier."""
         if not self.labels:
             return None
-        return (await self.batcher.ask(self.engine.logits, [view], self.settings.answer_seconds))[0]
+        return (await self.batcher.ask(self.engine.logits, [view], self.settings.response_seconds))[0]
 
     async def _views(self, images: Sequence[ImageInput], until: float) -> list[Tensor]:
         """(C, H, W) uint8 of each image. Not all threads decode those of one request: others' come in between."""
@@ -124,7 +115,7 @@ class Served:
         for number, view in enumerate(await asyncio.gather(*map(decode, images), return_exceptions=True)):
             if isinstance(view, ImageError):
                 which = f"image {number}: " if len(images) > 1 else ""
-                raise RefusedError(422, f"{which}{view.reason}")
+                raise ApiError(422, f"{which}{view.reason}")
             if isinstance(view, BaseException):
                 raise view
             views.append(view)
@@ -133,61 +124,62 @@ class Served:
     def _view(self, image: ImageInput, until: float) -> Tensor:
         if time.monotonic() > until:
             raise too_late()
-        with self.metrics.timed("decode"):
+        with self.metrics.stages["decode"].time():
             if isinstance(image, bytes):
-                check_extent(image, self.settings)
+                check_pixels(image, self.settings)
             return make_view(image, self.preprocess)
 
-    async def see(self, image: bytes, look: Callable[[bytes, Preprocess], T]) -> T:
-        """What a function finds in an image's file, in a thread; a file beyond the limits, or none, is refused."""
+    async def decode(self, image: bytes, read: Callable[[bytes, Preprocess], T]) -> T:
+        """What a function reads from an image's file, in a thread; a file beyond the limits, or none, is refused."""
 
         def begin() -> T:
-            with self.metrics.timed("decode"):
-                check_extent(image, self.settings)
-                return look(image, self.preprocess)
+            with self.metrics.stages["decode"].time():
+                check_pixels(image, self.settings)
+                return read(image, self.preprocess)
 
         try:
             return await asyncio.to_thread(begin)
         except ImageError as error:
-            raise RefusedError(422, error.reason) from None
+            raise ApiError(422, error.reason) from None
 
-    def check_looks(self) -> None:
-        """Refuse a look inside the model where too many wait for theirs already."""
-        if self._looks >= self.settings.most_looking:
-            raise RefusedError(503, f"{self._looks} explanations are waiting already; try again later.", retry_after=2)
+    def check_explanations(self) -> None:
+        """Refuse an explanation where too many wait for theirs already."""
+        if self._waiting_explanations >= self.settings.max_explanations:
+            waiting = f"{self._waiting_explanations} explanations are waiting already"
+            raise ApiError(503, f"{waiting}; try again later.", retry_after=2)
 
-    async def look(self, job: Callable[[], T]) -> T:
+    async def explain(self, job: Callable[[], T]) -> T:
         """What a job finds that looks inside the model, such as an explanation; one at a time, in a thread.
 
         Whoever finds too many waiting is refused at once.
         """
-        self.check_looks()
-        self._looks += 1
-        until = time.monotonic() + self.settings.answer_seconds
+        self.check_explanations()
+        self._waiting_explanations += 1
+        until = time.monotonic() + self.settings.response_seconds
 
         def begin() -> T:
             if time.monotonic() > until:
                 raise too_late()
-            with self.metrics.timed("explain"):
+            with self.metrics.stages["explain"].time():
                 return job()
 
         try:
-            return await self._looking.run(begin)
+            return await self._explain_thread.run(begin)
         finally:
-            self._looks -= 1
+            self._waiting_explanations -= 1
 
     @property
     def idle(self) -> bool:
         """Whether none of its threads is at work."""
-        return self.batcher.idle and self._looking.idle
+        return self.batcher.idle and self._explain_thread.idle
 
     def close(self) -> None:
         """Begin nothing more. What has begun, such as an explanation, cannot be stopped, and is not waited for."""
         self.batcher.close()
-        self._looking.close()
+        self._explain_thread.close()
 
 
-def check_extent(image: bytes, settings: ServerSettings) -> None:
+def check_pixels(image: bytes, settings: ServerSettings) -> None:
     """Refuse a file with more pixels than a server decodes for a stranger: a PNG of nothing is small, and takes long.
 
     A large JPEG is read at a smaller scale.
@@ -195,17 +187,26 @@ def check_extent(image: bytes, settings: ServerSettings) -> None:
     if not image:
         raise ImageError("the image", "it has no bytes; send the bytes of its file.")
     header = read_header(image)
-    if header.format != "JPEG" and header.width * header.height > settings.most_pixels:
-        limit = f"{settings.most_pixels / 1e6:.0f} million"
+    if header.format != "JPEG" and header.width * header.height > settings.max_pixels:
+        limit = f"{settings.max_pixels / 1e6:.0f} million"
         raise ImageError("the image", f"it has more pixels than the limit of {limit}; make it smaller.")
 
 
-def _yield_to_others() -> None:
-    """Lower the priority of this thread, and of those that it starts; elsewhere than on Linux it is the process's."""
-    if sys.platform == "linux":
-        os.nice(LOWER)
+def choose_model(request: Request, name: str | None) -> ServedModel:
+    """The model of this name; the first where none is named."""
+    models: dict[str, ServedModel] = request.app.state.models
+    if name is None:
+        return next(iter(models.values()))
+    if name not in models:
+        raise ApiError(404, f"model {shown(name)}: there is none of this name; there are {', '.join(models)}.")
+    return models[name]
 
 
-def probabilities(scores: Sequence[Tensor]) -> Tensor:
-    """(B, K): how likely each class is, by the scores (K,) of each image."""
-    return class_probabilities(torch.stack(list(scores)))
+async def _chosen(
+    request: Request, model: Annotated[str | None, Query(description="Which model; default: the first.")] = None
+) -> ServedModel:
+    return choose_model(request, model)
+
+
+Chosen = Annotated[ServedModel, Depends(_chosen)]
+"""The model that a request names."""

@@ -6,17 +6,41 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from http import HTTPStatus
+from typing import Any
 
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 
 from vitreous.wording import shown
 
 
-class RefusedError(Exception):
+class ErrorBody(BaseModel):
+    """What was wrong, and what to do, in one sentence."""
+
+    error: str
+
+
+STATUS_SENTENCES = {
+    400: "The request makes no sense.",
+    401: "The token is missing or wrong.",
+    403: "A page of another server sent this.",
+    404: "There is no such path or model.",
+    408: "The body came too slowly.",
+    413: "The request is too large.",
+    415: "The body is a form, or compressed.",
+    421: "The server does not answer to this name.",
+    422: "The image cannot be read.",
+    503: "Too much is waiting; Retry-After says when to try again.",
+}
+ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
+    status: {"model": ErrorBody, "description": sentence} for status, sentence in STATUS_SENTENCES.items()
+}
+
+
+class ApiError(Exception):
     """An answer that is no success. The sentence says what, and what to do."""
 
     def __init__(
@@ -47,42 +71,43 @@ class RefusedError(Exception):
         return b"".join((start, *lines, b"\r\n", body))
 
 
-def too_many(most: int) -> RefusedError:
-    """What is said of a request with more images than are ever taken at once."""
-    return RefusedError(413, f"at most {most} images are taken at once; send them in several requests.")
+def too_many(limit: int) -> ApiError:
+    """For a request with more images than are ever taken at once."""
+    return ApiError(413, f"at most {limit} images are taken at once; send them in several requests.")
 
 
-def too_late() -> RefusedError:
-    """What is said of an image that waited until nobody wants to know any more."""
-    return RefusedError(503, "there was no time for it soon enough; try again later.", retry_after=1)
+def too_late() -> ApiError:
+    """For an image that waited until nobody wants to know any more."""
+    return ApiError(503, "there was no time for it soon enough; try again later.", retry_after=1)
 
 
-def not_valid(error: ValidationError | RequestValidationError) -> RefusedError:
-    """The first thing that is wrong with the fields of a request."""
+def not_valid(error: ValidationError | RequestValidationError) -> ApiError:
+    """For the first thing that is wrong with the fields of a request."""
     first = error.errors()[0]
     place = ".".join(str(part) for part in first["loc"] if part not in ("query", "path", "body"))
     if first["type"] == "extra_forbidden":
         return _no_parameter(place)
     complaint = str(first["msg"])
-    return RefusedError(400, f"{place or 'the request'}: {complaint[:1].lower()}{complaint[1:]}.")
+    return ApiError(400, f"{place or 'the request'}: {complaint[:1].lower()}{complaint[1:]}.")
 
 
-def _no_parameter(name: str) -> RefusedError:
-    return RefusedError(400, f"{shown(name)}: there is no parameter of this name here; /docs lists those there are.")
+def _no_parameter(name: str) -> ApiError:
+    return ApiError(400, f"{shown(name)}: there is no parameter of this name here; /docs lists those there are.")
 
 
 async def check_query(request: Request) -> None:
-    """For routes to depend on: refuse a parameter of the address that the route does not know and would not heed."""
-    known = {parameter.alias for parameter in request.scope["route"].dependant.query_params}
+    """For routes to depend on: refuse a parameter of the address that the route does not know and would not use."""
+    route = request.scope["route"].dependant
+    known = {parameter.alias for part in (route, *route.dependencies) for parameter in part.query_params}
     for name in request.query_params:
         if name not in known:
             raise _no_parameter(name)
 
 
-async def refuse(request: Request, error: Exception) -> JSONResponse:
+async def handle_error(request: Request, error: Exception) -> JSONResponse:
     """The answer to an error that says itself what it is: ours, or one of the framework's own."""
     match error:
-        case RefusedError():
+        case ApiError():
             return error.response()
         case RequestValidationError():
             return not_valid(error).response()
@@ -93,4 +118,4 @@ async def refuse(request: Request, error: Exception) -> JSONResponse:
         case _:
             sentence = f"{getattr(error, 'detail', error)}."
     status = error.status_code if isinstance(error, HTTPException) else 500
-    return RefusedError(status, sentence, headers=getattr(error, "headers", None)).response()
+    return ApiError(status, sentence, headers=getattr(error, "headers", None)).response()
