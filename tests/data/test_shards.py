@@ -32,10 +32,10 @@ from vitreous.data.shards import scan
 from vitreous.data.shards import source as shard_source
 from vitreous.data.shards.index import Shard, ShardIndex, ShardRows
 from vitreous.data.shards.opening import expand_braces, shards_name
-from vitreous.data.shards.places import OPEN, read_range
+from vitreous.data.shards.packing import member_name
+from vitreous.data.shards.reading import MAX_OPEN_FILES, read_range
 from vitreous.data.shards.scan import split_of
 from vitreous.data.shards.source import ShardSource
-from vitreous.data.shards.write import member_name
 from vitreous.distributed.world import World
 
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")  # webdataset leaves shards open
@@ -482,16 +482,16 @@ def test_a_file_that_takes_anothers_place_is_read_and_few_stay_open(tmp_path):
         read_range(str(place), 0, 99)
     handles = Path("/proc/self/fd")
     before = len(list(handles.iterdir())) if handles.exists() else 0
-    for number in range(3 * OPEN):
+    for number in range(3 * MAX_OPEN_FILES):
         (tmp_path / f"{number}.tar").write_bytes(b"%d" % number)
         assert read_range(str(tmp_path / f"{number}.tar"), 0, 99) == b"%d" % number
     if handles.exists():
-        assert len(list(handles.iterdir())) <= before + OPEN
+        assert len(list(handles.iterdir())) <= before + MAX_OPEN_FILES
 
 
 def test_threads_that_open_the_same_files_at_once_read_what_is_in_them(tmp_path):
     """More files than stay open, each opened by several threads at once: a file that is dropped is still read."""
-    places = [str(tmp_path / f"{number}.tar") for number in range(2 * OPEN)]
+    places = [str(tmp_path / f"{number}.tar") for number in range(2 * MAX_OPEN_FILES)]
     for number, place in enumerate(places):
         Path(place).write_bytes(b"%06d" % number)
     threads = 8
@@ -506,7 +506,7 @@ def test_threads_that_open_the_same_files_at_once_read_what_is_in_them(tmp_path)
 
     with ThreadPoolExecutor(threads) as pool:
         for found in pool.map(read_all, range(threads)):
-            assert found == [b"%06d" % number for number in range(2 * OPEN)]
+            assert found == [b"%06d" % number for number in range(2 * MAX_OPEN_FILES)]
 
 
 def test_a_shard_that_is_cut_short_missing_or_changed_is_refused_at_once(folder, tmp_path):

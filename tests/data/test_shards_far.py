@@ -26,8 +26,8 @@ from vitreous import UserError, pack_data
 from vitreous.config.data import Augment, Preprocess
 from vitreous.data.loader import Loader
 from vitreous.data.opening import open_data
-from vitreous.data.shards import ahead
-from vitreous.data.shards import web as shard_web
+from vitreous.data.shards import prefetch, reading
+from vitreous.storage import http
 from vitreous.training.folder import run_name
 from vitreous.training.request import same_place
 
@@ -43,15 +43,15 @@ def packed(tmp_path_factory):
 
 @pytest.fixture
 def web(packed, monkeypatch):
-    monkeypatch.setattr(shard_web, "retry", shard_web.RetryPolicy(seconds=60.0, least=1000, tries=3, pause=0.01))
-    shard_web._versions.clear()
+    monkeypatch.setattr(reading, "retry", http.RetryPolicy(seconds=60.0, least=1000, tries=3, pause=0.01))
+    reading._versions.clear()
     with serve() as found:
         found.keep = True
         found.files = {f"pets/{path.name}": path.read_bytes() for path in packed.iterdir()}
         yield found
-        shard_web._forget()
-        ahead._fetcher(os.getpid()).close()
-        ahead._fetcher.cache_clear()
+        http._local.open = None
+        prefetch._fetcher(os.getpid()).close()
+        prefetch._fetcher.cache_clear()
 
 
 def contents(source):
@@ -117,65 +117,65 @@ def slow(monkeypatch):
         assert permits.acquire(timeout=300)
         return bytes([start]) * length
 
-    monkeypatch.setattr(ahead, "read_range", read)
-    monkeypatch.setattr(ahead, "MOST", 30)
-    ahead._fetcher.cache_clear()
+    monkeypatch.setattr(prefetch, "read_range", read)
+    monkeypatch.setattr(prefetch, "MAX_BYTES", 30)
+    prefetch._fetcher.cache_clear()
     yield begun, permits
     permits.release(100)
-    ahead._fetcher(os.getpid()).close()
-    ahead._fetcher.cache_clear()
+    prefetch._fetcher(os.getpid()).close()
+    prefetch._fetcher.cache_clear()
 
 
 def pieces(*starts):
-    return [ahead.Piece("http://x/y.tar", start, 10, 1000) for start in starts]
+    return [prefetch.Piece("http://x/y.tar", start, 10, 1000) for start in starts]
 
 
 def test_what_is_fetched_ahead_moves_on_with_what_is_read(slow):
     begun, permits = slow
     permits.release(100)
-    ahead.fetch_ahead(pieces(*range(8)))
+    prefetch.fetch_ahead(pieces(*range(8)))
     for start in range(8):
-        assert ahead.read_piece(*pieces(start)) == bytes([start]) * 10
-        assert ahead._fetcher(os.getpid())._held <= 30
-        assert len(ahead._fetcher(os.getpid())._begun) == 3, "as many as there is room for"
+        assert prefetch.read_piece(*pieces(start)) == bytes([start]) * 10
+        assert prefetch._fetcher(os.getpid())._held <= 30
+        assert len(prefetch._fetcher(os.getpid())._begun) == 3, "as many as there is room for"
     assert sorted(begun) == list(range(8)), "each once"
 
 
 def test_two_sources_of_one_part_are_both_fetched(slow):
     begun, permits = slow
-    ahead.fetch_ahead(pieces(0, 1))
-    ahead.fetch_ahead(pieces(2, 3), keep_pending=True)
+    prefetch.fetch_ahead(pieces(0, 1))
+    prefetch.fetch_ahead(pieces(2, 3), keep_pending=True)
     permits.release(100)
-    assert [ahead.read_piece(piece)[0] for piece in pieces(0, 1, 2, 3)] == [0, 1, 2, 3]
+    assert [prefetch.read_piece(piece)[0] for piece in pieces(0, 1, 2, 3)] == [0, 1, 2, 3]
     assert sorted(begun) == [0, 1, 2, 3]
-    ahead.fetch_ahead(pieces(4))
-    assert set(ahead._fetcher(os.getpid())._begun) == set(pieces(4)), "what was expected before is forgotten"
+    prefetch.fetch_ahead(pieces(4))
+    assert set(prefetch._fetcher(os.getpid())._begun) == set(pieces(4)), "what was expected before is forgotten"
 
 
 def test_what_one_thread_waits_for_and_another_forgets_is_read_all_the_same(slow, monkeypatch):
     _, permits = slow
-    monkeypatch.setattr(ahead, "CONNECTIONS", 1)
-    monkeypatch.setattr(ahead, "LOOK", 0.01)
-    ahead.fetch_ahead(pieces(0, 1))  # the second waits for the only connection
-    waits, wait_for = threading.Event(), ahead._wait_for
-    monkeypatch.setattr(ahead, "_wait_for", lambda future: waits.set() or wait_for(future))
+    monkeypatch.setattr(prefetch, "CONNECTIONS", 1)
+    monkeypatch.setattr(prefetch, "SIGNAL_CHECK_SECONDS", 0.01)
+    prefetch.fetch_ahead(pieces(0, 1))  # the second waits for the only connection
+    waits, wait_for = threading.Event(), prefetch._wait_for
+    monkeypatch.setattr(prefetch, "_wait_for", lambda future: waits.set() or wait_for(future))
     with ThreadPoolExecutor(1) as pool:
-        found = pool.submit(ahead.read_piece, *pieces(1))
+        found = pool.submit(prefetch.read_piece, *pieces(1))
         assert waits.wait(60)
-        ahead.fetch_ahead([])
+        prefetch.fetch_ahead([])
         permits.release(100)
         assert found.result(60) == bytes([1]) * 10
 
 
 def test_a_thread_that_waits_for_a_image_ends_with_the_command(slow, monkeypatch):
-    monkeypatch.setattr(ahead, "LOOK", 0.01)
-    monkeypatch.setattr(ahead, "signal_heard", lambda: 2)
-    ahead.fetch_ahead(pieces(0))
+    monkeypatch.setattr(prefetch, "SIGNAL_CHECK_SECONDS", 0.01)
+    monkeypatch.setattr(prefetch, "signal_heard", lambda: 2)
+    prefetch.fetch_ahead(pieces(0))
     ended = []
 
     def wait():
         with pytest.raises(KeyboardInterrupt):
-            ahead.read_piece(*pieces(0))
+            prefetch.read_piece(*pieces(0))
         ended.append(True)
 
     thread = threading.Thread(target=wait)
@@ -186,8 +186,8 @@ def test_a_thread_that_waits_for_a_image_ends_with_the_command(slow, monkeypatch
 
 def test_the_program_does_not_wait_for_a_server_that_is_silent():
     program = (
-        "import time; from vitreous.data.shards import ahead; ahead.read_range = lambda *asked: time.sleep(600); "
-        "ahead.fetch_ahead([ahead.Piece('http://x/y.tar', i, 1, 9) for i in range(20)])"
+        "import time; from vitreous.data.shards import prefetch; prefetch.read_range = lambda *asked: time.sleep(600); "
+        "prefetch.fetch_ahead([prefetch.Piece('http://x/y.tar', i, 1, 9) for i in range(20)])"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
 
@@ -247,9 +247,11 @@ def test_only_what_may_pass_is_tried_again(web, monkeypatch, subtests):
 def test_a_server_that_trickles_is_given_up(web, monkeypatch):
     """A clock on which every piece takes longer than a thousand bytes may."""
     far, asked = open_data(f"{web.url}pets/").train, len(web.asked)
-    seconds, length = count(step=2 * shard_web.retry.seconds), int(far.index.rows.length[1]) + 512
-    monkeypatch.setattr(shard_web, "retry", dataclasses.replace(shard_web.retry, least=10**6, tries=2))
-    monkeypatch.setattr(shard_web, "time", SimpleNamespace(monotonic=lambda: next(seconds), sleep=lambda pause: None))
+    seconds, length = count(step=2 * reading.retry.seconds), int(far.index.rows.length[1]) + 512
+    monkeypatch.setattr(reading, "retry", dataclasses.replace(reading.retry, least=10**6, tries=2))
+    clock = SimpleNamespace(monotonic=lambda: next(seconds), sleep=lambda pause: None)
+    monkeypatch.setattr(reading, "time", clock)
+    monkeypatch.setattr(http, "time", clock)
     with pytest.raises(UserError, match=r"train-000000\.tar: .* 2 .*\(\d[\d,]* .* 60 "):
         far.content(1)
     assert len(web.asked) == asked + 2
@@ -268,7 +270,7 @@ def test_a_shard_that_changes_on_the_server_is_noticed(web):
     web.files["pets/train-000000.tar"] = whole + bytes(512)
     with pytest.raises(UserError, match=rf"train-000000\.tar: .*{len(whole) + 512:,} .*{len(whole):,} "):
         far.content(0)
-    shard_web._versions.clear()
+    reading._versions.clear()
     web.files["pets/train-000000.tar"] = whole
     far.content(0)
     web.files["pets/train-000000.tar"] = bytes(len(whole))
@@ -276,18 +278,18 @@ def test_a_shard_that_changes_on_the_server_is_noticed(web):
         far.content(0)
 
 
-@pytest.mark.parametrize("ask", [lambda url: shard_web.read(url, 0, 1, 10), shard_web.stat])
+@pytest.mark.parametrize("ask", [lambda url: reading.read_range(url, 0, 1, 10), reading.stat_file])
 def test_a_file_that_is_asked_about_anew_while_it_is_read(web, monkeypatch, ask):
     """Another thread forgets what the server said of it."""
     web.files["x.tar"] = bytes(10)
-    with_retries = shard_web._with_retries
+    with_retries = reading._with_retries
 
     def meanwhile(url, *asked):
         found = with_retries(url, *asked)
-        shard_web._versions.pop(url)
+        reading._versions.pop(url)
         return found
 
-    monkeypatch.setattr(shard_web, "_with_retries", meanwhile)
+    monkeypatch.setattr(reading, "_with_retries", meanwhile)
     assert ask(f"{web.url}x.tar")
 
 
@@ -297,7 +299,7 @@ def test_damage_on_the_server_is_noticed(web):
     whole = bytearray(web.files["pets/train-000000.tar"])
     whole[int(far.index.rows.offset[0]) + 50] ^= 1
     web.files["pets/train-000000.tar"] = bytes(whole)
-    shard_web._versions.clear()
+    reading._versions.clear()
     with pytest.raises(UserError, match=rf"train-000000\.tar#.* {far.index.rows.offset[0]:,} "):
         far.content(0)
     assert list(far.damage()) == [f"{web.url}pets/train-000000.tar"]
@@ -312,6 +314,38 @@ def test_an_address_may_lead_to_another(web, packed):
     web.moved = {"old/shards.json": "file:///etc/passwd"}
     with pytest.raises(UserError, match="'file:///etc/passwd'"):
         open_data(f"{web.url}old/")
+
+
+def test_a_redirect_keeps_the_connections(web):
+    """Each image of a moved shard costs two requests, and no connection."""
+    web.moved = {f"old/{name.removeprefix('pets/')}": f"/{name}" for name in web.files}
+    web.moved_body = b"<a>here</a>"
+    source = open_data(f"{web.url}old/").train
+    before = web.connections
+    for index in range(len(source)):
+        reading.read_range(source.index.places[0], index, 1)
+    assert web.connections - before <= 1
+
+
+def test_many_shards_are_opened_several_at_once(web):
+    count = 24
+    for number in range(count):
+        web.files[f"many/{number:02d}.tar"] = web.files["pets/train-000000.tar"]
+    web.seconds = 0.02
+    far = open_data(f"{web.url}many/{{00..{count - 1}}}.tar").train
+    assert 1 < web.most_at_once <= prefetch.CONNECTIONS
+    assert len(far) == count * (len(far) // count)
+    assert far.name(0).startswith(f"{web.url}many/00.tar#")
+    assert far.index.shards == tuple(sorted(far.index.shards, key=lambda shard: shard.file)), "in their order"
+
+
+def test_a_connection_that_the_server_closed_meanwhile_is_opened_again_at_once(web, monkeypatch):
+    far = open_data(f"{web.url}pets/").train
+    far.content(0)
+    monkeypatch.setattr(reading, "retry", dataclasses.replace(reading.retry, tries=1))
+    for connection in http._local.open.values():
+        connection.sock.shutdown(socket.SHUT_RDWR)
+    assert reading.read_range(far.index.places[0], 0, 10)
 
 
 def test_what_is_not_there(web):
@@ -344,7 +378,7 @@ def test_a_digest_is_no_path(web, tmp_path, monkeypatch, subtests):
     (tmp_path / "a/x.safetensors").write_bytes(rows)
     for name in ("../../../x", "A" * 64, "0" * 63, "0" * 64 + "\\n", "/" + "0" * 63):
         with subtests.test(name):
-            shard_web._versions.clear()
+            reading._versions.clear()
             web.files["pets/shards.json"] = page.replace(sha256(rows).hexdigest().encode(), name.encode())
             with pytest.raises(UserError, match=r"shards\.json: "):
                 open_data(f"{web.url}pets/")

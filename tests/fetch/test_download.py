@@ -11,9 +11,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from vitreous.data.shards.web import RetryPolicy
 from vitreous.errors import UserError
 from vitreous.fetch.download import download, origin_of, part_of
+from vitreous.storage.http import RetryPolicy
 
 CONTENT = np.random.default_rng(0).bytes(300_000)
 QUICK = RetryPolicy(seconds=60, pause=0.0, tries=3)
@@ -198,6 +198,7 @@ def test_a_server_that_trickles_is_given_up(web, place, monkeypatch):
     seconds, pauses = count(step=61), []
     clock = SimpleNamespace(monotonic=lambda: next(seconds), sleep=pauses.append)
     monkeypatch.setattr("vitreous.fetch.download.time", clock)
+    monkeypatch.setattr("vitreous.storage.http.time", clock)
     with pytest.raises(UserError, match=r"x\.bin: .*\(\d[\d,]* .* 60 "):
         download([web.url + "x.bin"], place, size=300_000, retry=RetryPolicy(seconds=60, least=10**6, tries=2, pause=3))
     assert not place.exists()

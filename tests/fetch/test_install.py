@@ -18,9 +18,9 @@ from support.miniatures import MINIATURES
 from vitreous.data.datasets.store import CARD, is_here
 from vitreous.data.datasets.table import DATASETS
 from vitreous.data.opening import open_data
-from vitreous.data.shards.web import RetryPolicy
 from vitreous.errors import UserError
 from vitreous.fetch.install import check_space, install
+from vitreous.storage.http import RetryPolicy
 from vitreous.storage.lock import hold_folder
 from vitreous.verbs.data_get import get_data
 

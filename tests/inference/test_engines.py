@@ -20,6 +20,7 @@ from vitreous.inference.engine_cache import EngineCache
 from vitreous.inference.engine_folder import load_engine
 from vitreous.inference.engines import ENGINES, OPENVINO, TORCH
 from vitreous.inference.opening import open_engine
+from vitreous.inference.openvino import OpenVinoEngine
 from vitreous.memory import peak_bytes
 from vitreous.verbs.evaluate import evaluate
 from vitreous.weights.bundle import load_bundle
@@ -265,7 +266,7 @@ def test_memory_is_of_a_process_that_asks_as_many_images_as_the_engine_likes(
     monkeypatch.setattr(memory, "_measure_in_process", lambda folder: asked.append(load_bundle(folder)) or 1.0)
     assert memory.measure_memory(open_engine(bundle, engine="torch", merge=2).engine) == 1.0
     assert asked[0].model.config.merge == 2, "the network as it is, not as it was saved"
-    assert memory.measure_memory(in_openvino.engine) is None
+    assert memory.measure_memory(OpenVinoEngine(in_openvino.engine.graph, bundle.preprocess, "fp32")) is None
 
 
 def test_without_room_for_a_copy_memory_is_not_known(colours, monkeypatch, tmp_path):

@@ -2,6 +2,7 @@
 
 import re
 import threading
+import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -30,13 +31,19 @@ class Web:
     """Whether connections stay open for more than one request."""
     moved: dict = field(default_factory=dict)
     """Paths that lead to another."""
+    moved_body: bytes = b""
+    """What is sent with such an answer."""
+    seconds: float = 0.0
+    """That each answer takes."""
+    at_once: int = 0
+    most_at_once: int = 0
     connections: int = 0
     url: str = ""
 
 
 @contextmanager
 def serve():
-    web = Web()
+    web, lock = Web(), threading.Lock()
 
     class Handler(BaseHTTPRequestHandler):
         disable_nagle_algorithm = True
@@ -53,14 +60,26 @@ def serve():
             web.connections += 1
 
         def do_GET(self):
+            with lock:
+                web.at_once += 1
+                web.most_at_once = max(web.most_at_once, web.at_once)
+            time.sleep(web.seconds)
+            try:
+                self._answer()
+            finally:
+                with lock:
+                    web.at_once -= 1
+
+        def _answer(self):
             name = self.path.lstrip("/").partition("?")[0]
             asked = self.headers.get("Range")
             web.asked.append((name, asked))
             if name in web.moved:
                 self.send_response(302)
                 self.send_header("Location", web.moved[name])
-                self.send_header("Content-Length", "0")
+                self.send_header("Content-Length", str(len(web.moved_body)))
                 self.end_headers()
+                self.wfile.write(web.moved_body)
                 return
             if web.status.get(name):
                 self.send_error(web.status[name].pop(0))

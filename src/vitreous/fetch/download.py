@@ -13,23 +13,19 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from http.client import HTTPException, HTTPResponse
+from http.client import HTTPResponse
 from pathlib import Path
-from urllib.error import HTTPError, URLError
-from urllib.request import Request, urlopen
 
-from vitreous import __version__
-from vitreous.data.shards.web import RetryPolicy
 from vitreous.errors import UserError
 from vitreous.inputs import reason, size_text
 from vitreous.storage.files import write_file
+from vitreous.storage.http import HttpError, RetryPolicy, TemporaryHttpError, get, read_pieces
 from vitreous.storage.overwrite import readable_errors
 
-PIECE = 2**16
-MOST = 2**40  # bytes of a file whose size nobody says
+MAX_UNKNOWN_BYTES = 2**40  # of a file whose size nobody says
+RETRY = RetryPolicy(tries=4, pause=1.0)  # tries count in a row, without `least` bytes between
 
 Progress = Callable[[int, int], None]
-RETRY = RetryPolicy(tries=4, pause=1.0)  # tries count in a row, without `least` bytes between
 
 
 @dataclass(frozen=True)
@@ -42,14 +38,6 @@ class DownloadRecord:
     size: int | None = None
     finished: int | None = None
     """The modification time in ns of the whole file; None while it is coming. A file of another time is not ours."""
-
-
-class _BrokenOffError(Exception):
-    """The connection failed: the same may succeed later."""
-
-
-class _RefusedError(Exception):
-    """The server has something else, or nothing: asking again is no use."""
 
 
 def part_of(path: Path) -> Path:
@@ -74,18 +62,18 @@ def download(
 
     size: bytes that it must have, if that is known. progress: told bytes done and in all.
     """
-    complaints: dict[str, _BrokenOffError | _RefusedError] = {}
+    errors: dict[str, HttpError] = {}
     for url in sorted(urls, key=lambda url: _known(path, url) is None):  # first what can be continued
         try:
             with readable_errors(path):
                 _fetch(url, path, size, progress, retry or RETRY)
             return url
-        except (_BrokenOffError, _RefusedError) as error:
-            complaints[url] = error
-    said = "; ".join(f"{url}: {_complaint(error, url, path)}" for url, error in complaints.items())
-    if any(isinstance(error, _BrokenOffError) for error in complaints.values()):
-        raise UserError(f"{said}; repeat the command to go on.")
-    raise UserError(f"{said}; try again later, or put the file at {path} yourself.")
+        except HttpError as error:
+            errors[url] = error
+    why = "; ".join(f"{url}: {_complaint(error, url, path)}" for url, error in errors.items())
+    if any(isinstance(error, TemporaryHttpError) for error in errors.values()):
+        raise UserError(f"{why}; repeat the command to go on.")
+    raise UserError(f"{why}; try again later, or put the file at {path} yourself.")
 
 
 def brought_from(path: Path) -> str | None:
@@ -94,8 +82,8 @@ def brought_from(path: Path) -> str | None:
     return note.url if note is not None and note.finished == path.stat().st_mtime_ns else None
 
 
-def _complaint(error: _BrokenOffError | _RefusedError, url: str, path: Path) -> str:
-    if isinstance(error, _RefusedError):
+def _complaint(error: HttpError, url: str, path: Path) -> str:
+    if not isinstance(error, TemporaryHttpError):
         return str(error)
     done = _size(part_of(path)) if _known(path, url) else 0
     return f"broke off{f' after {size_text(done)}, which are kept' if done else ''} ({error})"
@@ -108,7 +96,7 @@ def _fetch(url: str, path: Path, size: int | None, progress: Progress | None, re
         try:
             _attempt(url, path, size, progress, retry)
             break
-        except _BrokenOffError:
+        except TemporaryHttpError:
             failures = 0 if _size(part) >= most + retry.least else failures + 1
             most = max(most, _size(part))
             if failures >= retry.tries:
@@ -120,100 +108,71 @@ def _fetch(url: str, path: Path, size: int | None, progress: Progress | None, re
 
 def _attempt(url: str, path: Path, size: int | None, progress: Progress | None, retry: RetryPolicy) -> None:
     """Read as much as one connection gives, to the end of `FILE.part`."""
-    part = part_of(path)
+    part, headers = part_of(path), {}
     known = _known(path, url)
     done = _size(part) if known else 0
     if known and done and done in (size, known.size):  # it was whole, and its process was ended before it said so
         return
     if known is None or known.tag is None:
         done = 0
+    elif done:
+        headers = {"Range": f"bytes={done}-", "If-Range": known.tag}
     try:
-        with urlopen(_request(url, known, done), timeout=retry.seconds) as answer:
-            if answer.status != 206:
+        with get(url, headers, retry) as response:
+            if response.status != 206:
                 done = 0
-            elif not _continues(answer, known, done):
-                part.unlink(missing_ok=True)
-                raise _BrokenOffError("the file was changed on the server")
-            said = _announced(answer, done)
-            if size is not None and said is not None and said != size:
-                raise _RefusedError(f"it has {said:,} bytes now, and {size:,} were published")
-            _remember(path, DownloadRecord(url, _tag(answer), said))
-            _receive(answer, part, done, said or size, progress, retry)
-    except HTTPError as error:
-        error.close()
-        if error.code == 416 and done:  # it has fewer bytes than are here: another version
-            part.unlink(missing_ok=True)
-            raise _BrokenOffError("the file was changed on the server") from None
-        if error.code in (408, 425, 429) or error.code >= 500:
-            raise _BrokenOffError(f"the server answers {error.code} {error.reason}") from None
-        raise _RefusedError(f"the server answers {error.code} {error.reason}") from None
-    except (URLError, HTTPException, TimeoutError, ConnectionError) as error:
-        why = error.reason if isinstance(error, URLError) else error
-        raise _BrokenOffError(str(why).strip()[:200] or type(why).__name__) from None
-    except ValueError as error:  # an address that is none
-        raise _RefusedError(str(error)[:200]) from None
+            elif not _continues(response, known, done):
+                raise _changed(part)
+            length = response.headers.get("Content-Length", "")
+            total = done + int(length) if length.isascii() and length.isdigit() else None
+            if size is not None and total is not None and total != size:
+                raise HttpError(f"it has {total:,} bytes now, and {size:,} were published")
+            _remember(path, DownloadRecord(url, _tag(response), total))
+            _receive(response, part, done, total or size, progress, retry)
+    except HttpError as error:
+        if error.status == 416 and done:  # it has fewer bytes than are here: another version
+            raise _changed(part) from None
+        raise
 
 
-def _request(url: str, known: DownloadRecord | None, done: int) -> Request:
-    headers = {"User-Agent": f"vitreous/{__version__}", "Accept-Encoding": "identity"}
-    if known is not None and known.tag is not None and done:
-        headers |= {"Range": f"bytes={done}-", "If-Range": known.tag}
-    if not url.startswith(("http://", "https://")):
-        raise _RefusedError("not an address on the web")
-    return Request(url, headers=headers)
+def _changed(part: Path) -> TemporaryHttpError:
+    part.unlink(missing_ok=True)
+    return TemporaryHttpError("the file was changed on the server")
 
 
 def _receive(
-    answer: HTTPResponse, part: Path, done: int, total: int | None, progress: Progress | None, retry: RetryPolicy
+    response: HTTPResponse, part: Path, done: int, total: int | None, progress: Progress | None, retry: RetryPolicy
 ) -> None:
+    most = total or MAX_UNKNOWN_BYTES
     with part.open("r+b" if done else "wb") as file:
         file.truncate(done)
         file.seek(done)
-        since, then = time.monotonic(), done
-        while piece := _next_piece(answer):
+        for piece in read_pieces(response, retry):
             done += len(piece)
-            if done > (total or MOST):
-                raise _RefusedError(f"it sends more than the {total or MOST:,} bytes that it should have")
+            if done > most:
+                raise HttpError(f"it sends more than the {most:,} bytes that it should have")
             file.write(piece)
             if progress is not None:
                 progress(done, total or done)
-            if time.monotonic() - since > retry.seconds:
-                if done - then < retry.least:
-                    raise _BrokenOffError(f"{done - then:,} bytes in {retry.seconds:g} s")
-                since, then = time.monotonic(), done
         file.flush()
         os.fsync(file.fileno())
     if total is not None and done < total:
-        raise _BrokenOffError(f"{done:,} of {total:,} bytes came")
+        raise TemporaryHttpError(f"{done:,} of {total:,} bytes came")
 
 
-def _next_piece(answer: HTTPResponse) -> bytes:
-    """What comes next. Whatever the system refuses here is the network's doing, not the disk's."""
-    try:
-        return answer.read1(PIECE)
-    except OSError as error:
-        raise _BrokenOffError(reason(error)[:200] or type(error).__name__) from None
-
-
-def _continues(answer: HTTPResponse, known: DownloadRecord | None, done: int) -> bool:
+def _continues(response: HTTPResponse, known: DownloadRecord | None, done: int) -> bool:
     """Whether a part of a file is what follows the bytes that are here, and of the same version."""
-    found = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", answer.headers.get("Content-Range", ""))
+    found = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", response.headers.get("Content-Range", ""))
     if found is None or int(found[1]) != done or known is None:
         return False
     same_size = known.size is None or found[2] in ("*", str(known.size))
-    return same_size and _tag(answer) in (None, known.tag)
+    return same_size and _tag(response) in (None, known.tag)
 
 
-def _tag(answer: HTTPResponse) -> str | None:
+def _tag(response: HTTPResponse) -> str | None:
     """What changes with every byte of the file: a weak ETag does not, and a date of change does as a rule."""
-    tag: str | None = answer.headers.get("ETag")
-    return tag if tag and not tag.startswith("W/") else answer.headers.get("Last-Modified")
-
-
-def _announced(answer: HTTPResponse, done: int) -> int | None:
-    """Bytes of the whole file, as the server says."""
-    length = answer.headers.get("Content-Length", "")
-    return done + int(length) if length.isascii() and length.isdigit() else None
+    tag: str | None = response.headers.get("ETag")
+    return tag if tag and not tag.startswith("W/") else response.headers.get("Last-Modified")
 
 
 def _known(path: Path, url: str) -> DownloadRecord | None:
@@ -236,7 +195,7 @@ def _remember(path: Path, version: DownloadRecord) -> None:
 def _size(path: Path) -> int:
     try:
         return path.stat().st_size
+    except FileNotFoundError:
+        return 0
     except OSError as error:
-        if isinstance(error, FileNotFoundError):
-            return 0
         raise UserError(f"{path}: cannot be read ({reason(error)}); check its mode and owner.") from None

@@ -15,13 +15,13 @@ from vitreous import __version__
 from vitreous.data.datasets.dataset import Dataset, File
 from vitreous.data.datasets.store import CARD, FILES, Card, broken_links, read_card, read_dataset
 from vitreous.data.folder import FolderSource
-from vitreous.data.shards.web import RetryPolicy
 from vitreous.data.source import Data, Split
 from vitreous.errors import UserError
 from vitreous.fetch.archive import SPARE, TIMES, unpack_archive, unpack_gzip
 from vitreous.fetch.download import brought_from, download, origin_of, part_of
 from vitreous.inputs import open_input, size_text
 from vitreous.storage.files import fsync_file, remove_folder, write_file
+from vitreous.storage.http import RetryPolicy
 from vitreous.storage.overwrite import readable_errors
 
 PIECE = 2**20

@@ -13,22 +13,21 @@ from typing import BinaryIO
 import numpy as np
 
 from vitreous.data.folder import entries, has_images
-from vitreous.data.shards import cloud
 from vitreous.data.shards.index import INDEX, ROWS, IndexPage, ShardIndex, parse_index, read_index
-from vitreous.data.shards.places import beside, is_address, read_range, stat_place, without_query
+from vitreous.data.shards.reading import beside, is_address, list_cloud, read_range, stat_file, without_query
 from vitreous.data.shards.scan import file_name, scan_shards
 from vitreous.data.shards.source import ShardSource
-from vitreous.data.shards.web import is_web
 from vitreous.data.source import Data, NoClassesError, Source, Split, check_classes
 from vitreous.errors import MachineError, UserError
 from vitreous.inputs import MOST_TEXT, read_text, size_text
 from vitreous.storage.cache import LIMIT_BYTES, cache_path, evict, mark_used, not_cached
 from vitreous.storage.files import new_file
+from vitreous.storage.http import is_web
 from vitreous.storage.manifest import sha256_file
 
 CLASSES = "classes.txt"
 """In a folder of other people's shards: the names of the classes that .cls numbers, one per line."""
-MOST_SHARDS = 1_000_000
+MAX_SHARDS = 1_000_000
 PIECE = 2**24
 
 _BRACES = re.compile(r"\{([^{}]*)\}")
@@ -115,7 +114,7 @@ def _find_below(address: str) -> ShardIndex:
     folder = address.rstrip("/")
     if is_web(folder):
         return _packed(folder)
-    names = cloud.names(folder)
+    names = list_cloud(folder)
     if beside(folder, INDEX) in names:
         return _packed(folder)
     tars = [name for name in names if name.endswith(".tar")]
@@ -141,8 +140,8 @@ def expand_braces(pattern: str) -> list[str]:
     """What a shell makes of {000..012} and {a,b}, in its order."""
     choices = [_choices(pattern, inside) for inside in _BRACES.findall(pattern)]
     count = int(np.prod([len(found) for found in choices], dtype=np.float64)) if choices else 1
-    if count > MOST_SHARDS:
-        raise UserError(f"{pattern}: stands for {count:,} shards, more than {MOST_SHARDS:,}; check the pattern.")
+    if count > MAX_SHARDS:
+        raise UserError(f"{pattern}: stands for {count:,} shards, more than {MAX_SHARDS:,}; check the pattern.")
     outside = _BRACES.split(pattern)[::2]
     return ["".join(a + b for a, b in zip(outside, (*chosen, ""), strict=True)) for chosen in product(*choices)]
 
@@ -154,7 +153,7 @@ def _choices(pattern: str, inside: str) -> list[str]:
             raise UserError(f"{pattern}: {{{inside}}} is not understood; write {{000000..000009}} or {{a,b}}.")
         return inside.split(",")
     first, last = int(ends[1]), int(ends[2])
-    if not 0 <= last - first < MOST_SHARDS:
+    if not 0 <= last - first < MAX_SHARDS:
         raise UserError(f"{pattern}: {{{inside}}} stands for no number, or for far too many; check the pattern.")
     return [f"{number:0{len(ends[1])}d}" for number in range(first, last + 1)]
 
@@ -188,7 +187,7 @@ def _packed(folder: str) -> ShardIndex:
 
 def _check_shard(place: str, size: int) -> None:
     """Refuse at once a shard that is missing or cut short, not when its images are read."""
-    found = stat_place(place).size
+    found = stat_file(place).size
     if found != size:
         cut = "cut short" if found < size else "changed"
         raise UserError(f"{place}: {cut}, it has {found:,} bytes and had {size:,}; restore it from a copy.")
@@ -197,7 +196,7 @@ def _check_shard(place: str, size: int) -> None:
 def _text(place: str) -> str:
     if not is_address(place):
         return read_text(Path(place))
-    size = stat_place(place).size
+    size = stat_file(place).size
     if size > MOST_TEXT:
         raise UserError(f"{place}: {size_text(size)}, which is too large for an index; check the address.")
     try:

@@ -1,4 +1,7 @@
-"""The index of shards that came without one: their headers are gone through once, and the result is kept.
+"""The index of shards that came without one: their headers are gone through once, and the result is cached.
+
+It is found again by the places, sizes and versions of the shards, so changed shards are never read by an old index;
+where a place tells no version, none is cached.
 
 A sample is what webdataset takes for one: members one after the other whose names are the same up to the first dot of
 the last part. Its image is the member that is called .jpg, .png...; its label is in .cls, else in .json, as "label"
@@ -11,57 +14,100 @@ import logging
 import re
 import time
 from array import array
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.data.decode import IMAGE_SUFFIXES, MAX_BYTES
 from vitreous.data.folder import Names
-from vitreous.data.shards.index import Shard, ShardIndex, ShardRows, check_rows
-from vitreous.data.shards.index_cache import load_index, store_index
-from vitreous.data.shards.places import reader, stat_place, without_query
+from vitreous.data.shards.index import (
+    INDEX,
+    ROWS,
+    Shard,
+    ShardIndex,
+    ShardRows,
+    check_rows,
+    parse_index,
+    read_index,
+    write_index,
+)
+from vitreous.data.shards.prefetch import map_far
+from vitreous.data.shards.reading import FileVersion, is_address, reader, stat_file, without_query
 from vitreous.data.shards.tar import Member, Read, check_size, members
 from vitreous.data.source import SPLIT_NAMES, Split, order_classes
-from vitreous.errors import UserError
-from vitreous.inputs import as_text, parse_json
+from vitreous.errors import MachineError, UserError
+from vitreous.inputs import as_text, parse_json, read_text
+from vitreous.storage.cache import cache_key, cache_path, evict, mark_used, not_cached
+from vitreous.storage.files import new_folder, remove_folder
 
 log = logging.getLogger("vitreous")
 
-MOST_LABEL, MOST_JSON = 2**10, 2**20  # bytes of a .cls and of a .json member
-SECONDS = 10.0  # after which it is said how far the scan is
+MAX_LABEL_BYTES, MAX_JSON_BYTES = 2**10, 2**20  # of a .cls and of a .json member
+PROGRESS_SECONDS = 10.0  # after which it is said how far the scan is
 
 _SAMPLE = re.compile(r"((?:.*/)?[^./][^.]*)\.([^/]+)", re.DOTALL)
 _META = re.compile(r"__[^/]*__(?:/|$)")
 
 
+T = TypeVar("T")
+Sample = tuple[Member, str | None]
+"""An image, and its label if it has one."""
+
+
 def scan_shards(places: Sequence[str]) -> ShardIndex:
     """The index of these shards, in the order given, from the cache where they were scanned before.
 
-    Classes are called by what .cls says: numbers, or names.
+    Classes are called by what .cls says: numbers, or names. Far shards are scanned several at once.
     """
-    names = [file_name(place) for place in places]
-    stored = [stat_place(place) for place in places]
-    if (cached := load_index(places, stored)) is not None:
+    versions = list(_map(stat_file, places))
+    if (cached := _load_index(places, versions)) is not None:
         return cached
-    found, told = _Found(), time.monotonic()
-    shards: list[Shard] = []
-    for place, name, (size, _) in zip(places, names, stored, strict=True):
-        if time.monotonic() > told + SECONDS:
+    sizes = dict(zip(places, (version.size for version in versions), strict=True))
+
+    def scan(place: str) -> tuple[list[Sample], Counter[str]]:
+        skipped_here = Counter[str]()
+        with reader(place) as read:
+            return list(_samples(place, sizes[place], read, skipped_here)), skipped_here
+
+    offset, length, label, names = array("q"), array("i"), array("i"), Names()
+    numbers: dict[str, int] = {}  # of each label, in the order in which they were found
+    shards, skipped, told = list[Shard](), Counter[str](), time.monotonic()
+    for place, (samples, skipped_here) in zip(places, _map(scan, places), strict=True):
+        if time.monotonic() > told + PROGRESS_SECONDS:
             log.info(f"{len(shards):,} of {len(places):,} shards are indexed, which is done once.")
             told = time.monotonic()
-        before = len(found.names)
-        with reader(place) as read:
-            found.scan(place, size, read)
-        shards.append(Shard(name, split_of(name), size, len(found.names) - before))
-    if not len(found.names):
+        skipped += skipped_here
+        for image, text in samples:
+            offset.append(image.offset)
+            length.append(image.size)
+            names.append(image.name)
+            label.append(-1 if text is None else numbers.setdefault(text, len(numbers)))
+        name = file_name(place)
+        shards.append(Shard(name, split_of(name), sizes[place], len(samples)))
+    if not len(names):
         raise UserError(f"{places[0]}: no images in it, nor in the {len(places) - 1:,} shards after it; check them.")
-    classes, rows = found.finish()
+    if skipped:
+        kinds = ", ".join(f"{count:,} of the kind {kind}" for kind, count in sorted(skipped.items()))
+        log.info(f"{places[0]}: skipped members of the shards that cannot be images: {kinds}.")
+    classes = order_classes(numbers) if numbers else ()
+    number = {name: number for number, name in enumerate(classes)}
+    ordered = np.array([*(number[name] for name in numbers), -1], dtype=np.int32)
+    offsets: NDArray[np.int64] = np.frombuffer(offset, dtype=np.int64)
+    lengths: NDArray[np.int32] = np.frombuffer(length, dtype=np.int32)
+    rows = ShardRows(offsets, lengths, ordered[np.frombuffer(label, dtype=np.int32)], names)
     index = ShardIndex(tuple(places), tuple(shards), classes, rows)
     check_rows(index, places[0])
-    store_index(index, stored)
+    _store_index(index, versions)
     return index
+
+
+def _map(function: Callable[[str], T], places: Sequence[str]) -> Iterable[T]:
+    """For each place in order, several far ones at once."""
+    return map_far(function, places) if any(map(is_address, places)) else map(function, places)
 
 
 def split_of(name: str) -> Split:
@@ -75,39 +121,10 @@ def file_name(place: str) -> str:
     return without_query(place).replace("\\", "/").rstrip("/").rpartition("/")[2]
 
 
-@dataclass
-class _Found:
-    """What was found so far, without an object per image."""
-
-    offset: array[int] = field(default_factory=lambda: array("q"))
-    length: array[int] = field(default_factory=lambda: array("i"))
-    label: array[int] = field(default_factory=lambda: array("i"))
-    names: Names = field(default_factory=Names)
-    numbers: dict[str, int] = field(default_factory=dict)
-    """Of each label that was found, in the order in which they were."""
-
-    def scan(self, shard: str, size: int, read: Read) -> None:
-        """Add the images of a shard of so many bytes."""
-        for image, label in _samples(shard, size, read):
-            self.offset.append(image.offset)
-            self.length.append(image.size)
-            self.names.append(image.name)
-            self.label.append(-1 if label is None else self.numbers.setdefault(label, len(self.numbers)))
-
-    def finish(self) -> tuple[tuple[str, ...], ShardRows]:
-        """The classes in order, and the rows with labels that count in them."""
-        classes = order_classes(self.numbers) if self.numbers else ()
-        place = {name: number for number, name in enumerate(classes)}
-        ordered = np.array([*(place[name] for name in self.numbers), -1], dtype=np.int32)
-        offset: NDArray[np.int64] = np.frombuffer(self.offset, dtype=np.int64)
-        length: NDArray[np.int32] = np.frombuffer(self.length, dtype=np.int32)
-        return classes, ShardRows(offset, length, ordered[np.frombuffer(self.label, dtype=np.int32)], self.names)
-
-
-def _samples(shard: str, size: int, read: Read) -> Iterator[tuple[Member, str | None]]:
-    """The image of each sample, and its label if it has one."""
+def _samples(shard: str, size: int, read: Read, skipped: Counter[str]) -> Iterator[Sample]:
+    """The image of each sample, and its label if it has one. skipped: members that can be neither, by their kind."""
     key, image, label, described = "", None, None, None
-    for member in members(shard, read):
+    for member in members(shard, read, skipped):
         if member.offset + member.size > size:
             raise UserError(
                 f"{shard}: cut short at byte {size:,}, within its member {member.name!r}; restore it from a copy."
@@ -124,7 +141,7 @@ def _samples(shard: str, size: int, read: Read) -> Iterator[tuple[Member, str | 
             check_size(shard, member, MAX_BYTES)
             image = member
         elif suffix == ".cls":
-            check_size(shard, member, MOST_LABEL)
+            check_size(shard, member, MAX_LABEL_BYTES)
             label = read(member.offset, member.size).decode("utf-8", "backslashreplace").strip() or None
         elif suffix == ".json":
             described = member
@@ -136,7 +153,45 @@ def _described(shard: str, member: Member | None, read: Read) -> str | None:
     """The label that a .json member gives; None if there is none."""
     if member is None:
         return None
-    check_size(shard, member, MOST_JSON)
+    check_size(shard, member, MAX_JSON_BYTES)
     found = parse_json(read(member.offset, member.size).decode("utf-8", "replace"), f"{shard}, {member.name}")
     label = found.get("label", found.get("cls")) if isinstance(found, dict) else None
-    return as_text(str(label)[:MOST_LABEL]) if isinstance(label, str | int) and not isinstance(label, bool) else None
+    return (
+        as_text(str(label)[:MAX_LABEL_BYTES]) if isinstance(label, str | int) and not isinstance(label, bool) else None
+    )
+
+
+def _load_index(places: Sequence[str], versions: Sequence[FileVersion]) -> ShardIndex | None:
+    """The cached index of these shards; None if there is none, or a damaged one."""
+    entry = _entry(places, versions)
+    try:
+        if entry is None or not entry.is_dir():
+            return None
+        page = parse_index(read_text(entry / INDEX), str(entry / INDEX))
+        index = read_index(page, entry / ROWS, tuple(places), str(entry / INDEX))
+    except (UserError, OSError):
+        return None
+    mark_used(entry)
+    return index
+
+
+def _store_index(index: ShardIndex, versions: Sequence[FileVersion]) -> None:
+    """Cache an index; where that is impossible, it is made again the next time."""
+    if (entry := _entry(index.places, versions)) is None:
+        return
+    try:
+        remove_folder(entry)  # a damaged one
+        with new_folder(entry) as folder:
+            text = write_index(index, folder / ROWS)
+            (folder / INDEX).write_text(text, encoding="utf-8")
+    except (UserError, MachineError, OSError) as error:
+        log.info(not_cached("the index of these shards, which is made again each time,", error))
+    else:
+        evict(except_for=entry)
+
+
+def _entry(places: Sequence[str], versions: Sequence[FileVersion]) -> Path | None:
+    if not all(version.tag for version in versions):
+        return None
+    absolute = [place if is_address(place) else str(Path(place).absolute()) for place in places]
+    return cache_path("shards", cache_key("shards", absolute, versions))

@@ -16,9 +16,9 @@ from PIL import Image
 
 from vitreous.data.decode import Header, ImageError, open_image, read_header
 from vitreous.data.rng import ORDER, Index, permutation, uniforms
-from vitreous.data.shards.ahead import Piece, fetch_ahead, read_piece
 from vitreous.data.shards.index import ShardIndex
-from vitreous.data.shards.places import read_range
+from vitreous.data.shards.prefetch import Piece, fetch_ahead, read_piece
+from vitreous.data.shards.reading import read_range
 from vitreous.data.shards.tar import BLOCK, parse_header
 from vitreous.data.source import Labels, Source
 from vitreous.errors import UserError

@@ -1,12 +1,13 @@
 """What a tar file holds, read from its headers alone, and how a member is written.
 
-A shard may come from anybody, so whatever a data shard has no need of is refused: links, devices, sparse files, names
-that lead out of a folder, pickles. Nothing is ever unpacked to the disk.
+A shard may come from anybody: names that lead out of a folder and sparse files are refused, and whatever a data shard
+has no need of is skipped, such as links, devices and pickles. Nothing is ever unpacked to the disk.
 """
 
 from __future__ import annotations
 
 import tarfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 from zlib import adler32
@@ -17,12 +18,12 @@ from vitreous.inputs import size_text
 BLOCK = 512
 END = 2 * BLOCK  # bytes of zeros that end a tar file
 PICKLES = (".pyd", ".pickle", ".pkl", ".pt", ".pth")  # members that others would run code to decode
-MOST_NAME = 2**16  # bytes of a header that only holds a long name
-MOST_DIGITS = 20  # of the length of a record in such a header; of thousands, Python makes no number
-MOST_SIZE = 2**60  # bytes of any member; a larger number is damage, and no system takes it for a place in a file
+MAX_NAME_BYTES = 2**16  # bytes of a header that only holds a long name
+MAX_LENGTH_DIGITS = 20  # of the length of a record in such a header; of thousands, Python makes no number
+MAX_MEMBER_BYTES = 2**60  # bytes of any member; a larger number is damage, and no system takes it for a place in a file
 
 _FILE, _FOLDER, _PAX, _PAX_ALL, _LONG_NAME = (b"0", b"\0", b"7"), b"5", b"x", b"g", b"L"
-_KINDS = {b"1": "a hard link", b"2": "a symbolic link", b"3": "a device", b"4": "a device", b"6": "a pipe"}
+_WITHOUT_CONTENT = {b"1": "hard link", b"2": "symbolic link", b"3": "device", b"4": "device", b"6": "pipe"}
 
 Read = Callable[[int, int], bytes]  # given an offset and a length, the bytes there; fewer at the end of the file
 
@@ -35,8 +36,11 @@ class Member(NamedTuple):
     size: int
 
 
-def members(shard: str, read: Read) -> Iterator[Member]:
-    """The files of a tar in their order; `shard` is what errors call it."""
+def members(shard: str, read: Read, skipped: Counter[str]) -> Iterator[Member]:
+    """The files of a tar in their order; `shard` is what errors call it.
+
+    skipped: counts, by their kind, members of which nothing is read: links, devices, pipes, pickles.
+    """
     at, long_name = 0, None
     if read(0, 2) == b"\x1f\x8b":
         raise UserError(f"{shard}: packed by gzip, so that no member can be read by itself; unpack it with gunzip.")
@@ -45,18 +49,23 @@ def members(shard: str, read: Read) -> Iterator[Member]:
         if kind in (_PAX, _LONG_NAME):
             body = _extension(shard, at, size, read)
             long_name = _pax_path(shard, at, body) if kind == _PAX else _text(body.rstrip(b"\0"))
-        elif kind in _FILE:
-            called = _text(name) if long_name is None else long_name
-            check_name(shard, called)
-            yield Member(called, at + BLOCK, size)
-            long_name = None
-        elif kind == _FOLDER:
-            long_name = None
         elif kind != _PAX_ALL:
-            what = _KINDS.get(kind, f"of the kind {kind.decode('ascii', 'backslashreplace')!r}")
-            raise UserError(
-                f"{shard}: its member {_text(name)!r} is {what}, which no shard of images holds; do not use it."
-            )
+            called, long_name = _text(name) if long_name is None else long_name, None
+            if kind in _WITHOUT_CONTENT:
+                skipped[_WITHOUT_CONTENT[kind]] += 1
+                size = 0  # that of what a link leads to
+            elif kind in _FILE:
+                check_name(shard, called)
+                if called.lower().endswith(PICKLES):
+                    skipped["pickle"] += 1
+                else:
+                    yield Member(called, at + BLOCK, size)
+            elif kind != _FOLDER:
+                what = kind.decode("ascii", "backslashreplace")
+                raise UserError(
+                    f"{shard}: its member {called!r} is of the kind {what!r}, which no shard of images holds; do not "
+                    "use it."
+                )
         at += BLOCK + padded(size)
 
 
@@ -72,7 +81,7 @@ def parse_header(shard: str, at: int, block: bytes) -> tuple[bytes, bytes, int]:
     # The checksum is the sum of all bytes, with spaces in its own place. One more than that sum, modulo 65,521, is the
     # lower half of Adler-32, which is much faster than `sum`.
     expected = (1 + checksum - 8 * 0x20 + sum(field)) % 65521
-    if adler32(block) & 0xFFFF != expected or not 0 <= size < MOST_SIZE:
+    if adler32(block) & 0xFFFF != expected or not 0 <= size < MAX_MEMBER_BYTES:
         raise UserError(f"{shard}: damaged at byte {at:,}, where no header of a tar file is; restore it from a copy.")
     name = block[:100].split(b"\0", 1)[0]
     if block[257:263] == b"ustar\0" and block[345]:
@@ -81,23 +90,18 @@ def parse_header(shard: str, at: int, block: bytes) -> tuple[bytes, bytes, int]:
 
 
 def check_name(shard: str, name: str) -> None:
-    """Refuse a member whose name leads out of a folder, or says that it is a pickle."""
+    """Refuse a member whose name leads out of a folder."""
     parts = (name.replace("\\", "/") if "\\" in name else name).split("/")
     if not parts[0] or ".." in parts or "\0" in name or parts[0][1:] == ":":
         raise UserError(f"{shard}: its member {name!r} has a name that leads elsewhere; do not use this shard.")
-    if parts[-1].lower().endswith(PICKLES):
-        raise UserError(
-            f"{shard}: its member {name!r} is a pickle, which could run a program when it is read; make the shard "
-            "again without."
-        )
 
 
-def check_size(shard: str, member: Member, most: int) -> None:
+def check_size(shard: str, member: Member, limit: int) -> None:
     """Refuse a member that is larger than what it should be ever is."""
-    if member.size > most:
+    if member.size > limit:
         raise UserError(
             f"{shard}: its member {member.name!r} has {size_text(member.size)}, more than the limit of "
-            f"{size_text(most)}; make it smaller."
+            f"{size_text(limit)}; make it smaller."
         )
 
 
@@ -130,7 +134,7 @@ def _number(field: bytes) -> int:
 
 
 def _extension(shard: str, at: int, size: int, read: Read) -> bytes:
-    body = read(at + BLOCK, size) if size <= MOST_NAME else b""
+    body = read(at + BLOCK, size) if size <= MAX_NAME_BYTES else b""
     if len(body) != size:
         raise UserError(f"{shard}: damaged at byte {at:,}, in a header that gives a long name; restore it from a copy.")
     return body
@@ -141,7 +145,7 @@ def _pax_path(shard: str, at: int, body: bytes) -> str | None:
     path = None
     while body:
         length, _, _ = body.partition(b" ")
-        record = body[: int(length)] if length.isdigit() and len(length) < MOST_DIGITS else b""
+        record = body[: int(length)] if length.isdigit() and len(length) < MAX_LENGTH_DIGITS else b""
         key, equals, value = record[len(length) + 1 : -1].partition(b"=")
         if not equals:
             raise UserError(f"{shard}: damaged at byte {at:,}, in an extended header; restore it from a copy.")

@@ -16,7 +16,7 @@ from vitreous.data.datasets.vtab import TRAIN, VAL
 from vitreous.data.duplicates import note_duplicates
 from vitreous.data.opening import BUILTIN, open_dataset
 from vitreous.data.shards.opening import is_shards
-from vitreous.data.shards.places import without_query
+from vitreous.data.shards.reading import without_query
 from vitreous.data.source import Data, Source, Split, split_validation
 from vitreous.errors import UserError
 from vitreous.inference.probing import HELD_OUT, check_labelled

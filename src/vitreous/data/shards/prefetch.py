@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import CancelledError, Future, wait
 from functools import cache
 from queue import SimpleQueue
 from threading import Lock, Thread, current_thread, main_thread
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from vitreous.data.shards.places import is_address, read_range
+from vitreous.data.shards.reading import is_address, read_range
 from vitreous.interrupt import Interrupted, signal_heard
 
-CONNECTIONS = 8  # images that each process fetches at once
-MOST = 2**28  # bytes that are fetched ahead, at most
-LOOK = 0.5  # seconds after which whoever waits for an image looks whether the command is to end
+CONNECTIONS = 8  # at once, of each process
+MAX_BYTES = 2**28  # that are fetched before they are read
+SIGNAL_CHECK_SECONDS = 0.5  # after which whoever waits for an image looks whether the command is to end
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 class Piece(NamedTuple):
@@ -40,12 +44,61 @@ def read_piece(piece: Piece) -> bytes:
     return _fetcher(os.getpid()).read(piece) if is_address(piece.place) else read_range(*piece)
 
 
-class _Fetcher:
-    """Threads, and what they were asked for.
+def map_far(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+    """What the function gives for each item, in order; as many at once as there may be connections."""
+    threads, waiting = _Threads(), deque[Future[R]]()
+
+    def compute(item: T, future: Future[R]) -> None:
+        if future.set_running_or_notify_cancel():
+            try:
+                future.set_result(function(item))
+            except BaseException as error:
+                future.set_exception(error)
+
+    try:
+        for item in items:
+            waiting.append(Future())
+            threads.run(compute, item, waiting[-1])
+            if len(waiting) == 2 * CONNECTIONS:
+                yield _wait_for(waiting.popleft())
+        while waiting:
+            yield _wait_for(waiting.popleft())
+    finally:
+        for future in waiting:
+            future.cancel()
+        threads.end()
+
+
+class _Threads:
+    """A few, started when there is something to do.
 
     The program does not wait for them when it ends, as it would for those of `concurrent.futures`: a server that is
     silent is given up after minutes only.
     """
+
+    def __init__(self) -> None:
+        self._queue: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._threads: list[Thread] = []
+
+    def run(self, function: Callable[[T, Future[R]], None], item: T, future: Future[R]) -> None:
+        self._queue.put(lambda: function(item, future))
+        if len(self._threads) < CONNECTIONS:
+            self._threads.append(Thread(target=self._work, name="fetch", daemon=True))
+            self._threads[-1].start()
+
+    def end(self) -> list[Thread]:
+        """Let all end that have nothing to do any more."""
+        for _ in self._threads:
+            self._queue.put(None)
+        return self._threads
+
+    def _work(self) -> None:
+        while (job := self._queue.get()) is not None:
+            job()
+
+
+class _Fetcher:
+    """What will be read, is under way or has come."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -53,16 +106,15 @@ class _Fetcher:
         self._begun: dict[Piece, Future[bytes]] = {}
         self._read: dict[Piece, None] = {}  # of those, what was read and makes room, the oldest first
         self._held = 0  # bytes of what is begun
-        self._queue: SimpleQueue[tuple[Piece, Future[bytes]] | None] = SimpleQueue()
-        self._threads: list[Thread] = []
+        self._threads = _Threads()
 
     def expect(self, pieces: list[Piece], keep_pending: bool) -> None:
         with self._lock:
             if not keep_pending:
-                wanted = set(pieces)
+                expected = set(pieces)
                 self._planned.clear()
                 self._read.clear()
-                for piece in [piece for piece in self._begun if piece not in wanted]:
+                for piece in [piece for piece in self._begun if piece not in expected]:
                     self._forget(piece)
             self._planned.update((piece, None) for piece in pieces if piece not in self._begun)
             self._fill()
@@ -87,18 +139,16 @@ class _Fetcher:
     def close(self) -> None:
         """Forget all, and wait for the threads."""
         self.expect([], keep_pending=False)
-        for _ in self._threads:
-            self._queue.put(None)
-        for thread in self._threads:
+        for thread in self._threads.end():
             thread.join()
 
     def _fill(self) -> None:
         """Begin what there is room for, if need be in the place of what was read."""
         while self._planned:
             piece = next(iter(self._planned))
-            while self._held + piece.length > MOST and self._read:
+            while self._held + piece.length > MAX_BYTES and self._read:
                 self._forget(next(iter(self._read)))
-            if self._held + piece.length > MOST:
+            if self._held + piece.length > MAX_BYTES:
                 return
             self._begin(piece)
 
@@ -106,34 +156,31 @@ class _Fetcher:
         del self._planned[piece]
         self._begun[piece] = Future()
         self._held += piece.length
-        self._queue.put((piece, self._begun[piece]))
-        if len(self._threads) < CONNECTIONS:
-            self._threads.append(Thread(target=self._fetch, name="fetch", daemon=True))
-            self._threads[-1].start()
+        self._threads.run(self._fetch, piece, self._begun[piece])
 
     def _forget(self, piece: Piece) -> None:
         self._begun.pop(piece).cancel()
         self._read.pop(piece, None)
         self._held -= piece.length
 
-    def _fetch(self) -> None:
-        while (asked := self._queue.get()) is not None:
-            piece, future = asked
-            if not future.set_running_or_notify_cancel():
-                continue
-            try:
-                future.set_result(read_range(*piece))
-            except BaseException as error:
-                with self._lock:
-                    if self._begun.get(piece) is future:
-                        self._forget(piece)  # only who waits for it hears of this; whoever reads it next asks anew
-                future.set_exception(error)
+    def _fetch(self, piece: Piece, future: Future[bytes]) -> None:
+        if not future.set_running_or_notify_cancel():
+            return
+        try:
+            future.set_result(read_range(*piece))
+        except BaseException as error:
+            with self._lock:
+                if self._begun.get(piece) is future:
+                    self._forget(piece)  # only who waits for it hears of this; whoever reads it next asks anew
+            future.set_exception(error)
 
 
-def _wait_for(future: Future[bytes]) -> bytes:
+def _wait_for(future: Future[R]) -> R:
     """What was fetched. Only the main thread is woken by a signal; others must look whether there was one."""
     # `wait` hears of a cancelled one only when a connection is free to pass it over
-    while current_thread() is not main_thread() and not (wait([future], LOOK).done or future.cancelled()):
+    while current_thread() is not main_thread() and not (
+        wait([future], SIGNAL_CHECK_SECONDS).done or future.cancelled()
+    ):
         if (number := signal_heard()) is not None:
             raise Interrupted(number)
     return future.result()
