@@ -8,7 +8,7 @@ from vitreous import UserError, ViTConfig
 from vitreous.config.objective import Distill, Mae, Supervised
 from vitreous.config.overrides import override
 from vitreous.model.family import count_flops, named_config
-from vitreous.training.recipes.distill import decide_predictions, distilled
+from vitreous.training.recipes.student import decide_predictions, distilled
 from vitreous.training.recipes.supervised import RECIPES, DatasetStats, recipe
 
 TINY = ViTConfig(width=16, depth=1, heads=2, mlp_width=32, patch=4, image_size=(16, 16), classes=3)

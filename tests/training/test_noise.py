@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from vitreous.training.recipes.noise import noised
+from vitreous.training.recipes.student import noised
 from vitreous.training.recipes.supervised import DatasetStats, recipe
 
 MANY = DatasetStats(classes=5, images=40_000, side=32, channels=3)

@@ -23,8 +23,8 @@ from vitreous.data.opening import open_data
 from vitreous.evaluation.score_maps import region_logits
 from vitreous.training.folder import read_config
 from vitreous.training.page import write_report
+from vitreous.training.recipes.student import token_labelled
 from vitreous.training.recipes.supervised import DatasetStats, recipe
-from vitreous.training.recipes.token_label import token_labelled
 from vitreous.training.teaching.teacher import open_teacher
 from vitreous.training.teaching.token_labels import label_tokens, read_examples
 from vitreous.verbs.fit import fit

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -22,7 +22,6 @@ from vitreous.data.source import Data, Source, Split
 from vitreous.errors import UserError
 from vitreous.inputs import read_json, reason
 from vitreous.model.family import config_from_json
-from vitreous.model.network import Network
 from vitreous.objectives.build import objective_from_json, objective_to_json
 from vitreous.storage.files import is_unfinished, new_folder, write_file, write_tensors
 from vitreous.storage.lock import LOCK, hold_folder
@@ -31,7 +30,6 @@ from vitreous.training.checkpoint import has_checkpoint
 from vitreous.training.request import FitRequest, PretrainRequest, Request, StudentRequest, comparable
 from vitreous.training.result import FrozenProbe
 from vitreous.training.step import StepSchedule
-from vitreous.weights.bundle import weights_digest
 
 CONFIG, RESULT, METRICS, REPORT = "config.json", "result.json", "metrics.jsonl", "report.html"
 REQUESTS: dict[str, type[Request]] = {"fit": FitRequest, "student": StudentRequest, "pretrain": PretrainRequest}
@@ -95,26 +93,22 @@ class RunConfig:
     def what_changed(self, data: Data) -> str | None:
         return DataIdentity(self.classes, self.splits, self.digests).what_changed(DataIdentity.of(data))
 
-    def check_data(self, data: Data, folder: Path) -> None:
+    def check_data(self, data: Data, folder: Path, *, finished: bool = False) -> None:
+        """Refuse other data than those that the training began with, or has ended with."""
         if (change := self.what_changed(data)) is not None:
+            then = "was trained;" if finished else "began; bring those back to go on with it,"
             raise UserError(
-                f"{self.request.data}: {change} {folder} began; bring those back to go on with it, train anew with "
-                "--overwrite, or write the run to another folder (--out)."
+                f"{self.request.data}: {change} {folder} {then} train anew with --overwrite, or write the run to "
+                "another folder (--out)."
             )
 
-    def check_weights(self, network: Network, folder: Path) -> None:
-        if weights_digest(network) != self.weights:
-            assert isinstance(self.request, FitRequest)
+    def check_digest(self, what: Literal["weights", "teacher"], digest: str, place: object, folder: Path) -> None:
+        """Refuse to go on with other weights, or another teacher, than those that the training began with."""
+        if digest != getattr(self, what):
+            other, those = ("other", "those") if what == "weights" else ("another", "that one")
             raise UserError(
-                f"{self.request.weights}: other weights than when {folder} began; bring those back to go on with it, "
-                "or write the run to another folder."
-            )
-
-    def check_teacher(self, digest: str, place: str, folder: Path) -> None:
-        if digest != self.teacher:
-            raise UserError(
-                f"{place}: another teacher than when {folder} began; bring that one back to go on with it, or write "
-                "the run to another folder."
+                f"{place}: {other} {what} than when {folder} began; bring {those} back to go on with it, or write the "
+                "run to another folder."
             )
 
     def write(self, folder: Path) -> None:
@@ -203,14 +197,6 @@ def check_same_request(saved: RunConfig, request: Request, folder: Path) -> None
             f"{folder}: holds a training with {name.replace('_', '-')}={getattr(saved.request, name)!r}, not "
             f"{getattr(request, name)!r}; repeat its command to go on with it, train anew with --overwrite, or write "
             "the run to another folder (--out)."
-        )
-
-
-def check_finished(saved: RunConfig, data: Data, folder: Path) -> None:
-    if (change := saved.what_changed(data)) is not None:
-        raise UserError(
-            f"{saved.request.data}: {change} {folder} was trained; train anew with --overwrite, or write the run to "
-            "another folder (--out)."
         )
 
 

@@ -7,10 +7,12 @@ comes before the steps; what does not fit is done with fewer images, chosen at r
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from vitreous.config.train import Training
@@ -181,6 +183,30 @@ class ImageEstimate:
             self.message(describe_plan(self.plan, deadline.text))
             self._announced = True
         return known
+
+
+@dataclass
+class StartFeatures:
+    """Features of the frozen network that several trainings on the same images start with: the first computes them."""
+
+    train: LabelledFeatures | None = None
+    val: LabelledFeatures | None = None
+    seconds_per_image: float = 0.0
+
+    def compute(
+        self, data: Data, loader: Loader, batch_size: int, function: Function, validation: Loader | None
+    ) -> tuple[LabelledFeatures, LabelledFeatures | None]:
+        """Features of all images, however short the time; those of an earlier training, where there was one."""
+        if self.train is None:
+            began = time.perf_counter()
+            self.train = compute_features(function, loader.plain_batches(batch_size), len(data.train))
+            if validation is not None:
+                self.val = compute_features(function, validation.batches(), len(validation.source))
+            self.seconds_per_image = (time.perf_counter() - began) / sum(map(len, data.splits.values()))
+        if validation is not None or self.val is None:
+            return self.train, self.val
+        (x, y), (more_x, more_y) = self.train, self.val  # the final training learns from what chose, too
+        return (torch.cat([x, more_x]), torch.cat([y, more_y])), None
 
 
 def time_images(function: Function, loader: Loader, estimate: ImageEstimate) -> None:

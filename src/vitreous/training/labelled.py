@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -33,6 +32,7 @@ from vitreous.training.folder import RunConfig
 from vitreous.training.image_plan import (
     Function,
     ImageEstimate,
+    StartFeatures,
     features_in_time,
     image_work,
     logits_in_time,
@@ -70,15 +70,6 @@ class SharedValidation:
     seed: int
     count: int
     seconds_per_image: float
-
-
-@dataclass
-class StartFeatures:
-    """Features of the frozen network that several trainings on the same images start with: the first computes them."""
-
-    train: LabelledFeatures | None = None
-    val: LabelledFeatures | None = None
-    seconds_per_image: float = 0.0
 
 
 @dataclass
@@ -149,7 +140,7 @@ class Labelled:
             with suppress(UserError) if resumed else nullcontext():
                 base = self._open_weights(context.request)
             if base is not None:
-                saved.check_weights(base.model, context.folder)
+                saved.check_digest("weights", weights_digest(base.model), context.request.weights, context.folder)
         network = starting_network(training, None if resumed else base)
         validation: Loader | None = None
         if not resumed:
@@ -199,15 +190,15 @@ class Labelled:
         """Fit the classifier to features of the frozen network, computed once: a first answer within seconds."""
         began, data = context.meter.seconds, opened.data
         function = _on_device(network.to(context.world.device).eval().representation, context.world.device)
-        validation, held_out = None, None
+        validation, held_out, batch = None, None, inference_batch(opened.training.model)
         if self.features is None:
-            known, subsets = _features(context, opened, loader, function, subsets)
+            known, subsets = _features(context, opened, loader, batch, function, subsets)
         if "val" in data.splits:
             validation = self._open_validation(context, opened, subsets)
             if self.features is None:
                 held_out = _compute_all(context, function, validation, "val")
         if self.features is not None:
-            known, held_out = _shared_features(self.features, opened, loader, function, validation)
+            known, held_out = self.features.compute(data, loader, batch, function, validation)
             if context.deadline is not None:
                 context.deadline.seconds_per_image = self.features.seconds_per_image
         accuracy = fit_classifier(network, known, held_out, len(data.classes), opened.training.objective)
@@ -300,11 +291,11 @@ def _compute_all(context: Context, function: Function, loader: Loader, split: Sp
 
 
 def _features(
-    context: Context, opened: Opened, loader: Loader, function: Function, subsets: dict[Split, int]
+    context: Context, opened: Opened, loader: Loader, batch: int, function: Function, subsets: dict[Split, int]
 ) -> tuple[LabelledFeatures, dict[Split, int]]:
     """Features and labels of the training images; with a budget, of as many as there is time for."""
     training, total, world = opened.training, len(opened.data.train), context.world
-    batch, count = inference_batch(training.model), subsets.get("train")
+    count = subsets.get("train")
     told = _progress(context, "train", total if count is None else count)
     if context.request.budget is None:
         return compute_features(function, loader.plain_batches(batch, world=world), total, told, world=world), subsets
@@ -319,24 +310,6 @@ def _features(
         return found, subsets
     subsets = {split: count for split, count in estimate.plan.subsets.items() if split != "train"}
     return found, {**subsets, "train": looked} if looked < total else subsets
-
-
-def _shared_features(
-    shared: StartFeatures, opened: Opened, loader: Loader, function: Function, validation: Loader | None
-) -> tuple[LabelledFeatures, LabelledFeatures | None]:
-    """Features of all images, however short the time; those of an earlier training, where there was one."""
-    if shared.train is None:
-        began = time.perf_counter()
-        batches = loader.plain_batches(inference_batch(opened.training.model))
-        shared.train = compute_features(function, batches, len(opened.data.train))
-        if validation is not None:
-            shared.val = compute_features(function, validation.batches(), len(validation.source))
-        images = sum(map(len, opened.data.splits.values()))
-        shared.seconds_per_image = (time.perf_counter() - began) / images
-    if validation is not None or shared.val is None:
-        return shared.train, shared.val
-    (x, y), (more_x, more_y) = shared.train, shared.val  # the final training learns from what chose, too
-    return (torch.cat([x, more_x]), torch.cat([y, more_y])), None
 
 
 def _measure_split(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from itertools import chain, zip_longest
 from pathlib import Path
@@ -13,7 +15,6 @@ from PIL import Image
 
 from vitreous.arguments import checked
 from vitreous.config.data import Preprocess
-from vitreous.config.model import ModelConfig
 from vitreous.data.decode import ImageError
 from vitreous.data.loader import Loader
 from vitreous.data.opening import choose_split, open_dataset, open_images
@@ -42,10 +43,10 @@ from vitreous.training.start import hold_out, some_of
 from vitreous.training.teaching.token_labels import EXAMPLES, read_examples
 from vitreous.weights.bundle import CARD, Bundle
 
-EACH = 6  # images of each kind on a page
-ROWS = 4  # images that a masked autoencoder rebuilds on its page
-WORK = 6e11  # floating-point operations that looking at them may take: some seconds on two cores
-DRAWING = 2.5  # seconds that the rest of a page takes on two quiet cores: curves, tables, and images of the weights
+MAX_EXAMPLES = 6  # images of each kind on a page
+REBUILT = 4  # images that a masked autoencoder rebuilds on its page
+EXPLANATION_FLOPS = 6e11  # floating-point operations that looking at them may take: some seconds on two cores
+DRAWING_SECONDS = 2.5  # that the rest of a page takes on two quiet cores: curves, tables, and images of the weights
 NO_TIME_LEFT = (
     "The time that the training had was over, so none is shown; vitreous report writes the page again with some."
 )
@@ -95,12 +96,20 @@ def write_report(
             f"{place}: a training without labels, so there is no classifier to measure; leave the data out, or see "
             f"what its features are worth: vitreous probe {place} {data}."
         )
-    measured = Measured() if data is None else _measure(bundle, data, split, progress)
-    run = None if finished is None else told(place, finished)
+    opened: Data | None = None
+    splits: tuple[SplitScores, ...] = ()
+    left_out: tuple[str, ...] = ()
+    if data is not None:
+        check_classifier(bundle)
+        opened = open_dataset(data)
+        # in fp32: the page is about the model, not about what int8 makes of it
+        engine, told = open_in_torch(bundle), progress or (lambda done, total: None)
+        found = evaluate_classifier(engine, *choose_split(opened, split), progress=told)
+        splits = (SplitScores(found.split, found.result),)
+        left_out = tuple(f"{image}: {why}" for image, why in found.unreadable.items())
     source = None if data is None or isinstance(data, Data) else str(data)
-    content = _content(name, place, bundle, run, source, measured, Timeout(seconds))
-    examples = () if finished is None else _token_label_examples(Path(place), finished.config)
-    return write(path, page(replace(content, taught=examples)))
+    content = _content(name, place, bundle, finished, splits, opened, seconds)
+    return write(path, page(replace(content, data=source, left_out=left_out)))
 
 
 def write_run_page(
@@ -124,66 +133,49 @@ def restore_run_page(folder: Path) -> str:
 
 def _page(name: str, place: str, bundle: Bundle, finished: Finished, seconds: float | None) -> str:
     """The page of a run, with what the training itself measured."""
-    if isinstance(finished.result, PretrainResult):
-        return pretraining_page(name, told(place, finished), _rebuilt(Path(place), bundle, finished.config))
-    content = _content(name, place, bundle, told(place, finished), None, _recall(finished), Timeout(seconds))
-    return page(replace(content, taught=_token_label_examples(Path(place), finished.config)))
-
-
-class Timeout:
-    """Whether there is still time to look at images for a page that may take so many seconds."""
-
-    def __init__(self, seconds: float | None) -> None:
-        self._until = None if seconds is None else time.monotonic() + seconds - DRAWING
-
-    def over(self) -> bool:
-        """The rest is needed for drawing the page."""
-        return self._until is not None and time.monotonic() > self._until
+    config, result, _ = finished
+    if isinstance(result, PretrainResult):
+        return pretraining_page(name, _run(place, finished), _rebuilt(Path(place), bundle, config))
+    # test before validation, which chose the weights
+    splits = [] if result.test is None else [SplitScores("test", result.test, of=result.subset_of.get("test"))]
+    if (validation := result.validation) is not None:
+        of, calibrated = result.subset_of.get("validation"), config.training.probe
+        splits.append(SplitScores("validation", validation, chose=True, calibrated=calibrated, of=of))
+    content = _content(name, place, bundle, finished, tuple(splits), _data_of(config), seconds)
+    return page(replace(content, left_out=result.remarks))
 
 
 def _content(
-    name: str, place: str, bundle: Bundle, run: Run | None, source: str | None, measured: Measured, timeout: Timeout
+    name: str,
+    place: str,
+    bundle: Bundle,
+    finished: Finished | None,
+    splits: tuple[SplitScores, ...],
+    data: Data | None,
+    seconds: float | None,
 ) -> Content:
-    """All that the page of a classifier shows; source: the data that it was measured on, if a person named them."""
-    splits = [with_examples(one, bundle, measured.data, timeout) for one in measured.splits[:1]]
-    looked_at = None if timeout.over() or measured.data is None else choose_split(measured.data, None)[1]
+    """All that the page of a classifier shows. data: what the splits were measured on, where the images still are.
+
+    seconds: about how long it may take; then no more images are looked at, and the rest is needed for drawing.
+    """
+    until = math.inf if seconds is None else time.monotonic() + seconds - DRAWING_SECONDS
+    if splits:
+        splits = (_with_examples(splits[0], bundle, data, until), *splits[1:])
+    looked_at = None if data is None or time.monotonic() > until else choose_split(data, None)[1]
+    run = None if finished is None else _run(place, finished)
+    spent = bundle.info.get("spent") if run is None else None
+    card = None if bundle.path is None or run is not None else bundle.path / CARD
     return Content(
         name=name,
         place=place,
         bundle=bundle,
         run=run,
-        data=source,
-        splits=(*splits, *measured.splits[1:]),
-        spent=_spent(bundle) if run is None else run.spent,
-        looks=looks(plot_weights(bundle, looked_at, 2 * _how_many(bundle.model.config)).plots()),
-        card=_card(bundle) if run is None else None,
-        left_out=measured.left_out,
+        splits=splits,
+        spent=Cost(**spent) if isinstance(spent, dict) else None if run is None else run.spent,
+        looks=looks(plot_weights(bundle, looked_at, 2 * _examples_per_kind(bundle)).plots()),
+        taught=() if finished is None else _token_label_examples(Path(place), finished.config),
+        card=card.read_text(encoding="utf-8") if card is not None and card.is_file() else None,
     )
-
-
-class Measured(NamedTuple):
-    """How well a model does, and the images that it was measured on, where they are."""
-
-    data: Data | None = None
-    splits: tuple[SplitScores, ...] = ()
-    left_out: tuple[str, ...] = ()
-
-
-def _measure(
-    bundle: Bundle, data: str | Path | Data, split: Split | None, progress: Callable[[int, int], None] | None
-) -> Measured:
-    check_classifier(bundle)
-    opened = open_dataset(data)
-    told = progress or (lambda done, total: None)
-    # in fp32: the page is about the model, not about what int8 makes of it
-    name, source = choose_split(opened, split)
-    found = evaluate_classifier(open_in_torch(bundle), name, source, progress=told)
-    left_out = tuple(f"{image}: {why}" for image, why in found.unreadable.items())
-    return Measured(opened, (SplitScores(found.split, found.result),), left_out)
-
-
-def _recall(finished: Finished) -> Measured:
-    return Measured(_data_of(finished.config), tuple(_measured(finished)), finished.result.remarks)
 
 
 class Finished(NamedTuple):
@@ -218,16 +210,17 @@ def read_run(folder: Path) -> Finished | None:
     return Finished(config, result, records)
 
 
-def told(place: str, finished: Finished) -> Run:
+def _run(place: str, finished: Finished) -> Run:
+    """What a page says of a training."""
     config, result, records = finished
-    request = config.request
+    request, fit = config.request, config.request if isinstance(config.request, FitRequest) else None
     fitted = result if isinstance(result, FitResult) else None
     probe = None if fitted is None else fitted.probe
     return Run(
         place=place,
-        data=request.learned_from if isinstance(request, FitRequest) else str(request.data),
-        start=str(request.weights) if isinstance(request, FitRequest) and request.weights is not None else None,
-        teacher=request.teacher if isinstance(request, FitRequest) else None,
+        data=str(request.data) if fit is None else fit.learned_from,
+        start=None if fit is None or fit.weights is None else str(fit.weights),
+        teacher=None if fit is None else fit.teacher,
         way=request.method if isinstance(request, PretrainRequest) else request.recipe,
         training=config.training,
         images=result.images,
@@ -242,23 +235,6 @@ def told(place: str, finished: Finished) -> Run:
         alarms=result.alarms if isinstance(result, PretrainResult) else (),
         remarks=result.remarks,
     )
-
-
-def _measured(finished: Finished) -> list[SplitScores]:
-    """The splits that the training measured, test before validation, which chose the weights."""
-    result = finished.result
-    assert isinstance(result, FitResult)
-    found = [] if result.test is None else [SplitScores("test", result.test, of=result.subset_of.get("test"))]
-    if (validation := result.validation) is not None:
-        calibrated = finished.config.training.probe
-        of = result.subset_of.get("validation")
-        found.append(SplitScores("validation", validation, chose=True, calibrated=calibrated, of=of))
-    return found
-
-
-def _spent(bundle: Bundle) -> Cost | None:
-    spent = bundle.info.get("spent")
-    return Cost(**spent) if isinstance(spent, dict) else None
 
 
 def _data_of(config: RunConfig) -> Data | None:
@@ -297,16 +273,16 @@ def _rebuilt(folder: Path, bundle: Bundle, config: RunConfig) -> Image.Image | N
         opened = open_images(config.request.data)
         config.check_data(opened, folder)
         held = hold_out(opened, seed).splits["val"]
-        loader = Loader(some_of(held, ROWS, seed), bundle.preprocess, batch_size=ROWS, unreadable_limit=1.0)
+        loader = Loader(some_of(held, REBUILT, seed), bundle.preprocess, batch_size=REBUILT, unreadable_limit=1.0)
         batch = next(iter(loader.batches()))
     except UserError:  # the images are no longer what or where they were: others may have been learned from
         return None
     return draw_reconstructions(load_autoencoder(folder / "decoder", bundle.model), batch, bundle.preprocess)
 
 
-def with_examples(scored: SplitScores, bundle: Bundle, data: Data | None, timeout: Timeout) -> SplitScores:
+def _with_examples(scored: SplitScores, bundle: Bundle, data: Data | None, until: float) -> SplitScores:
     """The split with images that the model was surest of, and what it looked at in them."""
-    each = _how_many(bundle.model.config)
+    each = _examples_per_kind(bundle)
     wrong, right = scored.result.surest_wrong[:each], scored.result.surest_right[:each]
     places = _find(data, {prediction.image for prediction in (*wrong, *right)}) if data is not None else {}
     if not places:
@@ -315,18 +291,21 @@ def with_examples(scored: SplitScores, bundle: Bundle, data: Data | None, timeou
     for prediction in chain.from_iterable(zip_longest(wrong, right)):  # in turns, so that a timeout leaves some of both
         if prediction is None or prediction.image not in places:
             continue
-        if timeout.over():
+        if time.monotonic() > until:
             break
-        if (example := _example(bundle, prediction, *places[prediction.image])) is not None:
-            found[prediction] = example
-    if not found and timeout.over():
+        with suppress(ImageError):  # it was damaged since it was judged
+            sample = Sample(*places[prediction.image])
+            whole = image_and_view(sample, bundle.preprocess).image
+            overlay = Explainer(bundle).explain(sample).overlay() if can_explain_classes(bundle.model) else None
+            found[prediction] = Example(prediction, whole, overlay)
+    if not found and time.monotonic() > until:
         return replace(scored, without=NO_TIME_LEFT)
     shown, known = ([found[prediction] for prediction in some if prediction in found] for some in (wrong, right))
     return replace(scored, wrong=tuple(shown), right=tuple(known))
 
 
-def _how_many(config: ModelConfig) -> int:
-    return max(2, min(EACH, int(WORK / 2 / count_flops(config))))
+def _examples_per_kind(bundle: Bundle) -> int:
+    return max(2, min(MAX_EXAMPLES, int(EXPLANATION_FLOPS / 2 / count_flops(bundle.model.config))))
 
 
 def _find(data: Data, names: set[str]) -> dict[str, tuple[Source, int]]:
@@ -340,19 +319,3 @@ def _find(data: Data, names: set[str]) -> dict[str, tuple[Source, int]]:
             if (name := source.name(index)) in names:
                 found.setdefault(name, (source, index))
     return found
-
-
-def _example(bundle: Bundle, prediction: ClassifiedImage, source: Source, index: int) -> Example | None:
-    """The image and what spoke for the prediction, where it can be told; None if it was damaged since it was judged."""
-    try:
-        sample = Sample(source, index)
-        whole = image_and_view(sample, bundle.preprocess).image
-        overlay = Explainer(bundle).explain(sample).overlay() if can_explain_classes(bundle.model) else None
-    except ImageError:
-        return None
-    return Example(prediction, whole, overlay)
-
-
-def _card(bundle: Bundle) -> str | None:
-    path = None if bundle.path is None else bundle.path / CARD
-    return path.read_text(encoding="utf-8") if path is not None and path.is_file() else None

@@ -33,10 +33,8 @@ from vitreous.model.predictions import is_right
 from vitreous.model.vit import ViT
 from vitreous.objectives.supervised import balance
 from vitreous.training.folder import digest_splits
-from vitreous.training.recipes.distill import decide_predictions, distilled
-from vitreous.training.recipes.noise import noised
+from vitreous.training.recipes.student import decide_predictions, distilled, noised, token_labelled
 from vitreous.training.recipes.supervised import DatasetStats, recipe
-from vitreous.training.recipes.token_label import token_labelled
 from vitreous.training.request import FitRequest, StudentRequest
 from vitreous.weights.bundle import Bundle
 

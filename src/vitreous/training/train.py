@@ -32,7 +32,6 @@ from vitreous.training.deadline import Deadline, Replanner, Reserved, StepTimes,
 from vitreous.training.folder import (
     RESULT,
     RunConfig,
-    check_finished,
     check_same_request,
     claim_folder,
     open_run,
@@ -218,7 +217,7 @@ def _finished(context: TrainingContext[RequestT], method: Method[RequestT, Resul
         message(f"Its data cannot be compared with those that it learned from: {error}")
         data = None
     if data is not None:
-        check_finished(saved, data, folder)
+        saved.check_data(data, folder, finished=True)
     if not (folder / "bundle").exists():
         message(f"{folder / 'bundle'}: is missing, and is written again from the last checkpoint.")
         (folder / RESULT).unlink()

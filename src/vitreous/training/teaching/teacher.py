@@ -96,7 +96,7 @@ def reopen_teacher(
         bundle = open_weights(place)
     except UserError as error:
         return MissingTeacher(place, saved.teacher, folder, str(error), device)
-    saved.check_teacher(bundle_digest(bundle), place, folder)
+    saved.check_digest("teacher", bundle_digest(bundle), place, folder)
     return teacher_of(bundle, classes, place, device)
 
 

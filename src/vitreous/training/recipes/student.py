@@ -1,12 +1,13 @@
-"""A recipe's training, learned from a teacher too."""
+"""What learning from a teacher changes in any recipe: its predictions, its token labels, or its labels and noise."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, replace
 
+from vitreous.config.efficientnet import EfficientNetConfig
 from vitreous.config.model import ModelConfig, ViTConfig
-from vitreous.config.objective import Distill, Supervised
+from vitreous.config.objective import Distill, Supervised, TokenLabel
 from vitreous.config.train import Training
 from vitreous.errors import UserError
 from vitreous.model.family import count_flops
@@ -14,6 +15,11 @@ from vitreous.training.recipes.supervised import with_fields
 
 AFFORDABLE = 1.0
 """How much of a student's step a teacher may cost that looks at every view: half of the steps are left then."""
+JITTER = 0.4  # colour jitter in place of a policy, as LV-ViT has it
+DROPOUT = 0.1  # of the activations, as the ViT paper trains: a Vision Transformer drops in every block
+LAST_DROPOUT = 0.5  # the same of an EfficientNet, which drops only before its classifier: Noisy Student's own number
+DROP_PATH = 0.1
+"""Stochastic depth, the share of the last layer; Noisy Student's 0.2 is for networks of many more layers."""
 
 
 def distilled(training: Training, scratch: bool) -> Training:
@@ -63,3 +69,39 @@ def with_token(model: ModelConfig) -> ModelConfig:
     if not isinstance(model, ViTConfig) or model.classifier != "linear" or model.norm_after_pool:
         return model
     return with_fields(model, class_token=True, distilled=True, pool="class")
+
+
+def token_labelled(training: Training) -> Training:
+    """The training with LV-ViT's loss; a policy, whose rotations and shears no label follows, becomes colour jitter."""
+    if not isinstance(training.model, ViTConfig):
+        raise UserError(
+            f"token_labels: a label for every patch needs a model with patches, and one of the family "
+            f"{training.model.family!r} has none; train a Vision Transformer or a hybrid, such as Ti/16."
+        )
+    if type(training.objective) is not Supervised:
+        raise UserError(
+            f"token_labels: go with labels of images, and this recipe learns by {training.objective.kind}; take "
+            "another recipe, or leave token_labels out."
+        )
+    augment = training.augment
+    if augment.policy != "none":
+        augment = replace(augment, policy="none", jitter=max(augment.jitter, JITTER))
+    return replace(training, objective=TokenLabel(**asdict(training.objective)), augment=augment)
+
+
+def noised(training: Training, *, soft: bool) -> Training:
+    """The training with Noisy Student's noise (Xie et al. 2020, section 2): RandAugment, dropout, stochastic depth.
+
+    The teacher labels images as they are; the student has to say the same of images that are varied, by a network of
+    which parts are left out, so it learns more than its teacher knew. What the recipe has as much of already stays so,
+    TrivialAugment too: it draws from the same changes. A family that lacks dropout or stochastic depth goes without.
+    soft: the labels are probabilities, which say themselves how sure they are, so they are not smoothed as well.
+    """
+    augment, objective, model = training.augment, training.objective, training.model
+    if augment.policy == "none":
+        augment = replace(augment, policy="randaugment")
+    if soft and isinstance(objective, Supervised):
+        objective = replace(objective, label_smoothing=0.0)
+    least = {"dropout": LAST_DROPOUT if isinstance(model, EfficientNetConfig) else DROPOUT, "drop_path": DROP_PATH}
+    model = with_fields(model, **{name: max(value, getattr(model, name, 0.0)) for name, value in least.items()})
+    return replace(training, model=model, augment=augment, objective=objective)
