@@ -19,7 +19,7 @@ from typing import Any
 
 from measure import write_result
 from vitreous.callbacks import Callbacks
-from vitreous.explain.analysis.bias_summary import summarise_bias
+from vitreous.explain.analysis.bias_numbers import summarise_bias
 from vitreous.report.compared import Cell, Comparison
 from vitreous.verbs.compare import compare
 

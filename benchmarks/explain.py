@@ -28,9 +28,8 @@ from measure import RESULTS, best_seconds, peak_megabytes, write_result
 from vitreous import Model, Trace, ViT, score_explanations
 from vitreous.data.opening import open_images
 from vitreous.explain.attention import attention_maps, rollout_maps
-from vitreous.explain.plots import distance_figure, even_distance
 from vitreous.explain.relevance import relevance_maps
-from vitreous.explain.weight_plots import attention_distances
+from vitreous.explain.weight_plots import attention_distances, distance_figure, even_distance
 from vitreous.model.network import require
 from vitreous.verbs.predict import predict
 from vitreous.weights.bundle import Bundle

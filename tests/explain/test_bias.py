@@ -15,10 +15,16 @@ from vitreous import ViT, ViTConfig
 from vitreous.config.data import Preprocess
 from vitreous.data.packed import ArraySource
 from vitreous.explain.analysis import changes
-from vitreous.explain.analysis.bias import measure_bias, patch_side
-from vitreous.explain.analysis.bias_numbers import Bias, Effect, Shifts, high_enough, low_needed
-from vitreous.explain.analysis.bias_summary import summarise_bias, tell_margin
-from vitreous.explain.analysis.receptive_field import gradient_maps, receptive_field
+from vitreous.explain.analysis.bias import gradient_maps, measure_bias, patch_side, receptive_field
+from vitreous.explain.analysis.bias_numbers import (
+    Bias,
+    Effect,
+    Shifts,
+    high_enough,
+    low_needed,
+    summarise_bias,
+    tell_margin,
+)
 from vitreous.model.network import Network
 
 SIDE, COUNT = 16, 20

@@ -6,9 +6,8 @@ import torch
 from support.tiny_models import random_images, random_model
 from vitreous.config.data import Preprocess
 from vitreous.explain.attention import attention_maps, rollout_maps
-from vitreous.explain.inside import attention_between_patches, look_inside
+from vitreous.explain.inside import SPREAD, attention_between_patches, look_inside, token_colours
 from vitreous.explain.occlusion import paint_over
-from vitreous.explain.token_colours import SPREAD, token_colours
 from vitreous.model.trace import Trace
 
 

@@ -8,24 +8,23 @@ import pytest
 import torch
 
 from vitreous import Trace, ViT, ViTConfig
-from vitreous.explain.analysis.homogeneity import (
+from vitreous.explain.analysis.depths import Survey, _Reading, pool_depths
+from vitreous.explain.analysis.measures import (
+    BANDS,
+    band_noise,
     depth_similarity,
+    diagonal,
+    effective_rank,
     head_similarity,
+    linear_cka,
+    log_amplitude,
+    log_spectrum,
     mean_cosine,
     mutual_information,
     patch_attention,
     query_similarity,
-)
-from vitreous.explain.analysis.noise import BANDS, band_noise
-from vitreous.explain.analysis.representation import (
-    diagonal,
-    effective_rank,
-    linear_cka,
-    log_amplitude,
-    log_spectrum,
     singular_values,
 )
-from vitreous.explain.analysis.survey import Survey, _Reading, pool_depths
 from vitreous.explain.attention import attention_distance
 
 
@@ -286,7 +285,7 @@ def test_a_survey_in_batches_is_the_mean_of_what_a_trace_tells(name):
 
 
 def test_singular_values_stop_where_they_are_known_well_enough(monkeypatch):
-    monkeypatch.setattr("vitreous.explain.analysis.survey.SPECTRUM_IMAGES", 4)
+    monkeypatch.setattr("vitreous.explain.analysis.depths.SPECTRUM_IMAGES", 4)
     model, images = tiny(), draw(9, 3, 16, 16)
     survey, short = Survey(model, 100), Survey(model, 100)
     for start in range(0, 9, 3):

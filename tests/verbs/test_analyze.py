@@ -15,10 +15,8 @@ from vitreous.config.data import Preprocess
 from vitreous.data.augment import eval_view, normalise
 from vitreous.data.opening import open_data
 from vitreous.evaluation.probe import fit_linear
-from vitreous.explain.analysis.noise import BANDS, band_noise
-from vitreous.explain.analysis.reading import NOISE
-from vitreous.explain.analysis.representation import linear_cka
-from vitreous.explain.analysis.survey import pool_depths
+from vitreous.explain.analysis.depths import NOISE, pool_depths
+from vitreous.explain.analysis.measures import BANDS, band_noise, linear_cka
 from vitreous.studies.analysis import WEIGHT_DECAY, choose_images
 from vitreous.verbs.evaluate import evaluate
 from vitreous.weights.bundle import Bundle, load_bundle, save_bundle

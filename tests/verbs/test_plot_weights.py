@@ -13,8 +13,13 @@ from vitreous.data.augment import eval_view, normalise
 from vitreous.data.decode import open_image
 from vitreous.data.opening import open_images
 from vitreous.explain.attention import attention_distance
-from vitreous.explain.plots import even_distance, filter_components, position_similarity
-from vitreous.explain.weight_plots import attention_distances, neighbour_similarity
+from vitreous.explain.weight_plots import (
+    attention_distances,
+    even_distance,
+    filter_components,
+    neighbour_similarity,
+    position_similarity,
+)
 from vitreous.weights.bundle import Bundle, load_bundle
 
 

@@ -12,7 +12,7 @@ from support.known_model import bright_model
 from vitreous import UserError, score_explanations
 from vitreous.callbacks import Callbacks
 from vitreous.config.data import Preprocess
-from vitreous.explain import score_methods
+from vitreous.explain import score
 from vitreous.explain.methods import Maps
 from vitreous.explain.request import METHODS
 from vitreous.weights.bundle import Bundle
@@ -86,7 +86,7 @@ def test_a_map_that_tells_nothing_apart_is_worth_as_much_as_none(lights, answeri
     def nothing(model, images, method, *, targets):
         return Maps((), torch.zeros(len(images), 1, 1, *model.config.grid), model(images))
 
-    monkeypatch.setattr(score_methods, "compute_maps", nothing)
+    monkeypatch.setattr(score, "compute_maps", nothing)
     even, _, _, gradcam = score_explanations(answering, lights / "data", methods=["gradcam"]).scores
     assert (gradcam.deletion, gradcam.insertion) == (even.deletion, even.insertion)
 

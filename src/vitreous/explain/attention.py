@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitreous.explain.analysis.homogeneity import patch_attention
+from vitreous.explain.analysis.measures import patch_attention
 from vitreous.model.network import TracesAttention
 from vitreous.model.trace import Trace
 

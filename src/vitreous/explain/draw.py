@@ -1,4 +1,4 @@
-"""Maps as images: laid over the image they explain, and side by side."""
+"""Maps as images: laid over the image they explain, and side by side; what a masked autoencoder rebuilds."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ import numpy as np
 from matplotlib import colormaps
 from numpy.typing import NDArray
 from PIL import ExifTags, Image, ImageDraw, ImageFont
+from torch import Tensor
 
+from vitreous.config.data import Preprocess
+from vitreous.data.batch import Batch
+from vitreous.objectives.mae import MaskedAutoencoder
 from vitreous.storage.overwrite import GENERATOR
 
-UNSEEN = 0.35
-"""Brightness of what the model did not see."""
-STRENGTH = 0.72
-"""How much of the image the strongest colour covers."""
+UNSEEN = 0.35  # brightness of what the model did not see
+STRENGTH = 0.72  # how much of the image the strongest colour covers
 GAP = 6
 CAPTION = 18
 
@@ -73,3 +75,36 @@ def tile(images: Sequence[Image.Image], captions: Sequence[str], columns: int) -
         pen.text((left + 2, top + 1), caption, fill="#404040", font=font)
         page.paste(image, (left, top + CAPTION))
     return page
+
+
+GREY = 128
+LEAST = 160  # small images are enlarged to this many pixels a side, pixel by pixel
+
+
+def draw_reconstructions(objective: MaskedAutoencoder, batch: Batch, preprocess: Preprocess) -> Image.Image:
+    """A row for each image of the batch: the image, the patches that were seen, and what became of the others."""
+    rebuilt, hidden = objective.reconstruct(batch)
+    side = objective.model.config.patch
+    holes = hidden.repeat_interleave(side, dim=1).repeat_interleave(side, dim=2)  # (B, H, W) bool
+    height, width = batch.images.shape[2:]  # with pad=True the grid is larger than the image
+    panels, captions = [], []
+    for image, made, hole in zip(batch.images, rebuilt, holes[:, :height, :width], strict=True):
+        whole = to_bytes(image, preprocess)
+        seen = whole.copy()
+        seen[hole.numpy()] = GREY
+        panels += [_image(whole), _image(seen), _image(to_bytes(made[:, :height, :width], preprocess))]
+        captions += ["image", f"{1 - hole.float().mean().item():.0%} of it", "rebuilt"]
+    return tile(panels, captions, columns=3)
+
+
+def to_bytes(image: Tensor, preprocess: Preprocess) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+    """(C, H, W) as the model sees it, back to pixels (H, W, 3)."""
+    pixels = image.permute(1, 2, 0).numpy() * np.array(preprocess.std) + np.array(preprocess.mean)
+    made: np.ndarray[tuple[int, ...], np.dtype[np.uint8]] = np.rint(np.clip(pixels, 0, 1) * 255).astype(np.uint8)
+    return np.broadcast_to(made, (*made.shape[:2], 3)).copy()
+
+
+def _image(pixels: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> Image.Image:
+    image = Image.fromarray(pixels)
+    times = -(-LEAST // min(image.size))
+    return image.resize((image.width * times, image.height * times), Image.Resampling.NEAREST)

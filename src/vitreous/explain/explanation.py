@@ -29,39 +29,29 @@ from vitreous.storage.overwrite import check_file, sign_zip
 from vitreous.weights.bundle import Bundle
 from vitreous.wording import shown
 
-PANEL = 320
-"""Pixels of the longer side of an image in a grid, at most."""
-NOTEBOOK_SIDE = 480
-"""The same of an overlay that a notebook shows."""
-ENLARGED_SIDE = 224
-"""Pixels that the longer side of a tiny image's overlay has at most when it is saved enlarged."""
+PANEL = 320  # pixels of the longer side of an image in a grid, at most
+NOTEBOOK_SIDE = 480  # the same of an overlay that a notebook shows
+ENLARGED_SIDE = 224  # pixels that the longer side of a tiny image's overlay has at most when it is saved enlarged
 
 
 @dataclass(frozen=True)
 class Explanation:
     """What a model looked at in one image."""
 
-    path: str
-    """Empty for an image that has none, such as one of Pillow's."""
-    image: Image.Image = field(repr=False)
-    """Upright and whole, as a person sees it."""
+    path: str  # empty for an image that has none, such as one of Pillow's
+    image: Image.Image = field(repr=False)  # upright and whole, as a person sees it
     method: Method
-    layers: tuple[int, ...]
-    """The layers that `maps` has; () if a map belongs to no single one."""
-    heads: tuple[int, ...]
-    """The heads that `maps` has; () if it joins them."""
+    layers: tuple[int, ...]  # the layers that `maps` has; () if a map belongs to no single one
+    heads: tuple[int, ...]  # the heads that `maps` has; () if it joins them
     maps: NDArray[np.float32] = field(repr=False)
     """(layers or 1, heads or 1, rows, columns): one number per patch, as the method gives them."""
-    place: PatchGeometry
-    """Where the patches lie on the image."""
+    place: PatchGeometry  # where the patches lie on the image
     label: str | None = None
     """The class that was explained, or else the most probable; None of a model without a classifier."""
-    score: float | None = None
-    """The probability of that class."""
+    score: float | None = None  # the probability of that class
     query: tuple[float, float] | None = None
     """The point whose attention is shown, x and y in pixels; None for the attention of the prediction."""
-    files: tuple[Path, ...] = ()
-    """What `vitreous explain` wrote of it."""
+    files: tuple[Path, ...] = ()  # what `vitreous explain` wrote of it
 
     @property
     def map(self) -> NDArray[np.float32]:

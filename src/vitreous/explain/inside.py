@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitreous.explain.attention import Rollout, as_grid, query_tokens
-from vitreous.explain.token_colours import token_colours
 from vitreous.model.network import TracesAttention
 from vitreous.model.trace import Trace
 
@@ -22,18 +21,14 @@ from vitreous.model.trace import Trace
 class Inside:
     """What was seen inside a network while it looked at one image."""
 
-    attention: Tensor
-    """(L, h, rows, columns): the attention that patches get from what the answer is read from."""
-    rollout: Tensor
-    """(L, rows, columns): attention rollout up to each layer."""
+    attention: Tensor  # (L, h, rows, columns): the attention that patches get from what the answer is read from
+    rollout: Tensor  # (L, rows, columns): attention rollout up to each layer
     pooling: Tensor | None
     """(h, rows, columns): what the learned query of attention pooling looks at, where the model has one."""
-    colours: NDArray[np.uint8]
-    """(L, N, 3): the patches' tokens after each layer as colours."""
+    colours: NDArray[np.uint8]  # (L, N, 3): the patches' tokens after each layer as colours
     groups: Tensor | None
     """(L, N): for each patch the first of those that are one token after the layer; None where none are merged."""
-    logits: Tensor
-    """(K,) the answer; (D,) the representation where there is no classifier."""
+    logits: Tensor  # (K,) the answer; (D,) the representation where there is no classifier
 
 
 def look_inside(model: TracesAttention, image: Tensor) -> Inside:
@@ -81,3 +76,37 @@ class _Inside(Rollout):
 
     def record_tokens(self, layer: int, tokens: Tensor) -> None:
         self.tokens[layer] = tokens[0, self.prefix :]
+
+
+SPREAD = 2.2  # standard deviations from the middle of a colour's range to its end; what lies beyond is clipped
+
+
+def token_colours(tokens: Tensor) -> NDArray[np.uint8]:
+    """(L, N, 3) uint8, red, green and blue: the three strongest principal components of each layer's tokens (L, N, D).
+
+    A layer has components of its own, each brought to the same variance. Which of them is red, and which of its ends is
+    bright, means nothing: so they are turned to agree with the layer before as well as they can (the orthogonal
+    Procrustes problem), and a colour keeps its meaning from layer to layer.
+    """
+    found: list[Tensor] = []
+    for layer in tokens.double():
+        components = _components(layer)
+        found.append(components @ _turn(components, found[-1]) if found else components)
+    levels = torch.stack(found) / (2 * SPREAD) + 0.5
+    return (levels.clamp(0, 1) * 255).round().to(torch.uint8).cpu().numpy()
+
+
+def _components(tokens: Tensor) -> Tensor:
+    """(N, 3): how strongly tokens (N, D) have each of their first three components, variance 1; else 0."""
+    places, strength, _ = torch.linalg.svd(tokens - tokens.mean(dim=0), full_matrices=False)
+    real = strength[:3] > 1e-9 * (strength[0] + 1e-300)
+    places = places[:, :3] * real * len(tokens) ** 0.5
+    places = places * places.gather(0, places.abs().argmax(dim=0, keepdim=True)).sign()  # the largest is positive
+    return torch.nn.functional.pad(places, (0, 3 - places.shape[1]))
+
+
+def _turn(components: Tensor, before: Tensor) -> Tensor:
+    """(3, 3): the rotation or reflection that brings components (N, 3) nearest to those of the layer before."""
+    left, _, right = torch.linalg.svd(components.T @ before)
+    turned: Tensor = left @ right
+    return turned

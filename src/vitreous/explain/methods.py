@@ -16,8 +16,7 @@ from vitreous.explain.request import ExplanationRequest, Layer, Method
 from vitreous.model.network import HasFeatureMap, Network, TracesAttention, evaluating, require
 from vitreous.model.trace import Trace
 
-CLASS_METHODS = ("relevance", "gradcam", "occlusion")
-"""The methods that explain one class."""
+CLASS_METHODS = ("relevance", "gradcam", "occlusion")  # the methods that explain one class
 LARGEST_STRIDE = 256
 """Pixels of input per position of any network's last feature map: larger images leave several positions."""
 
@@ -26,12 +25,9 @@ LARGEST_STRIDE = 256
 class Maps:
     """What a method found in a batch of images."""
 
-    layers: tuple[int, ...]
-    """The layers that `maps` has; () if a map belongs to no single one."""
-    maps: Tensor
-    """(B, layers or 1, heads or 1, rows, columns)."""
-    logits: Tensor
-    """(B, K); (B, D), the representation, of a model without a classifier."""
+    layers: tuple[int, ...]  # the layers that `maps` has; () if a map belongs to no single one
+    maps: Tensor  # (B, layers or 1, heads or 1, rows, columns)
+    logits: Tensor  # (B, K); (B, D), the representation, of a model without a classifier
 
 
 def compute_maps(

@@ -19,14 +19,10 @@ Map = NDArray[np.float32]
 class PatchGeometry:
     """How a grid of patches lies on an upright image."""
 
-    size: tuple[int, int]
-    """Height and width of the image, in pixels."""
-    box: tuple[float, float, float, float]
-    """Left, top, right and bottom of what the model saw of it."""
-    grid: tuple[int, int]
-    """Rows and columns of patches."""
-    step: tuple[float, float]
-    """Height and width of a patch, in the image's pixels."""
+    size: tuple[int, int]  # height and width of the image, in pixels
+    box: tuple[float, float, float, float]  # left, top, right and bottom of what the model saw of it
+    grid: tuple[int, int]  # rows and columns of patches
+    step: tuple[float, float]  # height and width of a patch, in the image's pixels
 
     def upsample(self, patches: NDArray[np.floating]) -> Map:
         """Values of patches (..., rows, columns) as values of pixels (..., height, width).

@@ -1,20 +1,35 @@
-"""How good an explanation is: by what the model loses without it, and by where it lies.
+"""How good explanation methods are: by what the model loses without the patches they name, and by agreement with masks.
 
 Letters in shapes: B images, N patches, K classes, S fractions.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 from torch import Tensor
 
-from vitreous.explain.place import Map, PatchGeometry
-from vitreous.model.network import LeavesPatchesOut
-from vitreous.model.predictions import class_probabilities
+from vitreous.config.data import Preprocess
+from vitreous.data.augment import normalise
+from vitreous.data.decode import ImageError, open_values, read_header
+from vitreous.data.source import Source
+from vitreous.data.view import Sample, image_and_view
+from vitreous.errors import UserError
+from vitreous.explain.methods import check_request, compute_maps
+from vitreous.explain.place import Map, PatchGeometry, place_patches
+from vitreous.explain.request import ExplanationRequest, Method
+from vitreous.model.network import LeavesPatchesOut, check_numbers, evaluating, require
+from vitreous.model.predictions import class_probabilities, predicted_class
+from vitreous.model.vit import ViT
+from vitreous.weights.bundle import Bundle
 
 FRACTIONS = (0.1, 0.3, 0.5, 0.7, 0.9)
 """Parts of the patches that are taken away, or shown; their mean is the area under the curve, by midpoints."""
@@ -23,12 +38,10 @@ FRACTIONS = (0.1, 0.3, 0.5, 0.7, 0.9)
 class Localisation(NamedTuple):
     """How well a map agrees with a mask."""
 
-    energy: float
-    """The fraction of the map that lies on the mask."""
+    energy: float  # the fraction of the map that lies on the mask
     pointing: float
     """1 if the map's highest point lies on the mask, else 0; among equals, the fraction of those that do."""
-    iou: float
-    """Intersection over union with the mask, of the map cut at the height that suits this image best."""
+    iou: float  # intersection over union with the mask, of the map cut at the height that suits this image best
 
 
 def removal_curves(model: LeavesPatchesOut, images: Tensor, order: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -89,3 +102,207 @@ def _gaussian(rows: NDArray[np.floating], columns: NDArray[np.floating], box: tu
     across = (columns - (left + right) / 2) / ((right - left) / 4)
     made: Map = np.exp(-(down[:, None] ** 2 + across**2) / 2).astype(np.float32)
     return made
+
+
+BASELINES = ("even", "centre", "centre of what is seen")
+BATCH = 8
+
+
+@dataclass(frozen=True)
+class MethodScore:
+    """Means over the images for one method or baseline."""
+
+    name: str
+    deletion: float
+    """Mean probability of the class while patches are removed, the most important first: lower is better."""
+    insertion: float  # the same while only the most important are shown: higher is better
+    energy: float | None = None  # fraction of the map on the mask; None without masks
+    pointing: float | None = None  # fraction of the images whose highest point is on the mask
+    iou: float | None = None  # mean of each image's best intersection over union
+    seconds: float | None = None  # to compute the map of one image, prediction included; None for a baseline
+
+
+@dataclass(frozen=True)
+class ExplanationScores:
+    """How methods compare on the same images; baselines first."""
+
+    images: int
+    scores: tuple[MethodScore, ...]
+    left_out: dict[str, str]  # images that cannot be read, and masks that mark nothing: path to reason
+
+    def to_json(self) -> dict[str, Any]:
+        """{"images", "baselines", "methods", "left_out"}, each of the two in the middle by name."""
+        parts: dict[str, Any] = {"baselines": {}, "methods": {}}
+        for one in self.scores:
+            kind = "baselines" if one.name in BASELINES else "methods"
+            metrics = {key: value for key, value in asdict(one).items() if key != "name" and value is not None}
+            parts[kind][one.name] = {key: round(value, 4) for key, value in metrics.items()}
+        return {"images": self.images, **parts, "left_out": self.left_out}
+
+
+def score_methods(
+    bundle: Bundle,
+    source: Source,
+    methods: Sequence[Method],
+    *,
+    masks: Path | None = None,
+    count: int | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> ExplanationScores:
+    """Score the methods, and baselines that ignore the image, on the classes that the model predicts.
+
+    masks: a folder with a mask for each image under the same name, as .png.
+    count: the number of images, spread evenly; None for all.
+    """
+    model = require(bundle.model, ViT, "scores of explanations")
+    require(model, LeavesPatchesOut, "scores of explanations")
+    for method in methods:
+        check_request(model, ExplanationRequest(method=method))
+    if count is not None and count > len(source):
+        raise UserError(f"count={count}: the data have {len(source)} images; give a number from 1 to that.")
+    chosen = range(len(source)) if count is None else [i * len(source) // count for i in range(count)]
+    if masks is not None:
+        for index in chosen:
+            _check_mask(_mask_path(masks, source, index), source, index)
+    sums = _Sums(model, bundle.path, methods)
+    left_out: dict[str, str] = {}
+    done = 0
+    for batch in _batches(bundle.preprocess, model.config.patch, source, chosen, masks, left_out):
+        with evaluating(model):
+            sums.add(batch)
+        done += len(batch.places)
+        progress(done, len(chosen) - len(left_out))
+    if not done:
+        raise UserError(f"{source.name(0)}: neither this image nor any other can be read; give others.")
+    return ExplanationScores(done, sums.means(done), left_out)
+
+
+@dataclass(frozen=True)
+class _Batch:
+    images: Tensor  # (B, C, H, W), normalised
+    places: list[PatchGeometry]
+    masks: list[NDArray[np.bool_]] | None
+    indices: list[int]
+
+    def noise(self) -> NDArray[np.float64]:
+        """(B, rows, columns): random numbers of each image, however the images are batched."""
+        return np.stack([np.random.default_rng(index).random(self.places[0].grid) for index in self.indices])
+
+
+class _Sums:
+    """Adds up metrics by method."""
+
+    def __init__(self, model: ViT, path: Path | None, methods: Sequence[Method]) -> None:
+        self.model, self.path, self.methods = model, path, methods
+        self.sums: dict[str, dict[str, float]] = {name: {} for name in (*BASELINES, *methods)}
+
+    def add(self, batch: _Batch) -> None:
+        with torch.no_grad():
+            logits = self.model(batch.images)
+        check_numbers(logits, "scores", self.path)
+        targets = predicted_class(logits)
+        for method in self.methods:
+            start = time.perf_counter()
+            maps = compute_maps(self.model, batch.images, method, targets=targets).maps.mean(dim=(1, 2)).clamp(min=0)
+            self._sum(method, seconds=time.perf_counter() - start)
+            patches = maps.numpy()
+            self._removal(method, batch, patches, targets)
+            self._localise(
+                method, batch, (place.upsample(one) for place, one in zip(batch.places, patches, strict=True))
+            )
+        self._removal("even", batch, batch.noise(), targets)
+        self._removal("centre", batch, np.stack([centre_patches(place) for place in batch.places]), targets)
+        seen = np.stack([centre_patches(place, place.box) for place in batch.places])
+        self._removal("centre of what is seen", batch, seen, targets)
+        self._localise("even", batch, (np.ones(place.size, np.float32) for place in batch.places))
+        self._localise("centre", batch, (centre_map(place) for place in batch.places))
+        self._localise("centre of what is seen", batch, (seen_centre_map(place) for place in batch.places))
+
+    def means(self, images: int) -> tuple[MethodScore, ...]:
+        return tuple(
+            MethodScore(name, **{key: value / images for key, value in sums.items()})
+            for name, sums in self.sums.items()
+        )
+
+    def _removal(self, name: str, batch: _Batch, patches: NDArray[np.floating], targets: Tensor) -> None:
+        # Patches of equal value come in a random order: row by row would favour a cut of the image.
+        keys = [values.reshape(len(values), -1) for values in (batch.noise(), patches)]
+        order = np.lexsort([-key for key in keys], axis=1)
+        deletion, insertion = removal_curves(self.model, batch.images, torch.from_numpy(order), targets)
+        self._sum(name, deletion=float(deletion.mean(dim=1).sum()), insertion=float(insertion.mean(dim=1).sum()))
+
+    def _localise(self, name: str, batch: _Batch, maps: Iterable[Map]) -> None:
+        if batch.masks is None:
+            return
+        for map, mask in zip(maps, batch.masks, strict=True):
+            self._sum(name, **localise(map, mask)._asdict())
+
+    def _sum(self, name: str, **metrics: float) -> None:
+        for key, value in metrics.items():
+            self.sums[name][key] = self.sums[name].get(key, 0.0) + value
+
+
+def _batches(
+    preprocess: Preprocess,
+    patch: int,
+    source: Source,
+    chosen: Sequence[int],
+    masks: Path | None,
+    left_out: dict[str, str],
+) -> Iterator[_Batch]:
+    """The chosen images with their masks; those that cannot be used are added to `left_out`."""
+    read: list[tuple[int, Tensor, PatchGeometry, NDArray[np.bool_] | None]] = []
+    for position, index in enumerate(chosen):
+        try:
+            seen = image_and_view(Sample(source, index), preprocess)
+            mask = None if masks is None else _read_mask(_mask_path(masks, source, index), seen.image)
+            place = place_patches(seen.image.height, seen.image.width, preprocess, patch)
+            read.append((index, seen.view, place, mask))
+        except ImageError as error:
+            left_out[error.name] = error.reason
+        if read and (len(read) == BATCH or position == len(chosen) - 1):
+            indices, views, places, found = zip(*read, strict=True)
+            images = normalise(torch.stack(views), preprocess)
+            yield _Batch(images, list(places), None if masks is None else list(found), list(indices))
+            read = []
+
+
+def _mask_path(masks: Path, source: Source, index: int) -> Path:
+    path = (masks / source.key(index)).with_suffix(".png")
+    if not path.is_file():
+        raise UserError(
+            f"{path}: there is no such mask, but an image {source.key(index)}; add it, or remove the image."
+        )
+    return path
+
+
+def _check_mask(path: Path, source: Source, index: int) -> None:
+    """Refuse a mask of another size than its image's, before anything is computed and the orientation is known.
+
+    A mask or image that cannot be read is left out later.
+    """
+    try:
+        mask, image = read_header(path), source.header(index)
+    except ImageError:
+        return
+    if sorted((mask.width, mask.height)) != sorted((image.width, image.height)):
+        raise _other_size(path, (mask.width, mask.height), (image.width, image.height))
+
+
+def _other_size(path: Path, mask: tuple[int, int], image: tuple[int, int]) -> UserError:
+    """mask, image: width and height."""
+    return UserError(
+        f"{path}: the mask is {mask[0]}x{mask[1]} and its image {image[0]}x{image[1]} pixels; make them the same."
+    )
+
+
+def _read_mask(path: Path, image: Image.Image) -> NDArray[np.bool_]:
+    """(height, width): which pixels count."""
+    values = open_values(path)
+    if values.shape != (image.height, image.width):
+        raise _other_size(path, (values.shape[1], values.shape[0]), image.size)
+    trimap = values.min() >= 1 and values.max() <= 3
+    mask: NDArray[np.bool_] = values != 2 if trimap else values != 0
+    if not mask.any():
+        raise ImageError(str(path), "the mask marks no pixel.")
+    return mask

@@ -32,72 +32,43 @@ class Steps:
 
     config: ViTConfig
     grid: Grid
-    cell: int
-    """The patch that is followed, counted row by row."""
-    layer: int
-    """The block that is opened, from 0."""
+    cell: int  # the patch that is followed, counted row by row
+    layer: int  # the block that is opened, from 0
     head: int
     query_token: int
     """The token whose query is shown: 0 for the class token, `prefix` + a patch's number for that patch."""
 
-    patch: Numbers
-    """(C, P, P) the patch, as the model is given it."""
-    projected: Numbers
-    """(D,) x E: the patch after the linear projection."""
-    class_token: Numbers | None
-    """(D,) x_class, learned, before its position is added."""
-    class_position: Numbers | None
-    """(D,) what is added to it, where it has a position."""
-    position: Numbers | None
-    """(D,) E_pos of the followed patch; None where positions are not added to tokens."""
-    token: Numbers
-    """(D,) of z_0: the patch's token."""
-    query_embedding: Numbers
-    """(D,) of z_0: the query token's."""
+    patch: Numbers  # (C, P, P) the patch, as the model is given it
+    projected: Numbers  # (D,) x E: the patch after the linear projection
+    class_token: Numbers | None  # (D,) x_class, learned, before its position is added
+    class_position: Numbers | None  # (D,) what is added to it, where it has a position
+    position: Numbers | None  # (D,) E_pos of the followed patch; None where positions are not added to tokens
+    token: Numbers  # (D,) of z_0: the patch's token
+    query_embedding: Numbers  # (D,) of z_0: the query token's
 
-    before: Numbers
-    """(D,) the query token as it enters the block, z of the layer before."""
-    normed: Numbers
-    """(D,) after LayerNorm, or `before` itself where the norm comes after the sum."""
-    query: Numbers
-    """(d,) the query token's q in this head."""
-    keys: Numbers
-    """(T, d) k of all tokens."""
-    values: Numbers
-    """(T, d) v of all tokens."""
-    products: Numbers
-    """(T,) q k^T."""
-    scores: Numbers
-    """(T,) q k^T / sqrt(d), with the relative bias where the model has one."""
-    bias: Numbers | None
-    """(T,) that bias."""
+    before: Numbers  # (D,) the query token as it enters the block, z of the layer before
+    normed: Numbers  # (D,) after LayerNorm, or `before` itself where the norm comes after the sum
+    query: Numbers  # (d,) the query token's q in this head
+    keys: Numbers  # (T, d) k of all tokens
+    values: Numbers  # (T, d) v of all tokens
+    products: Numbers  # (T,) q k^T
+    scores: Numbers  # (T,) q k^T / sqrt(d), with the relative bias where the model has one
+    bias: Numbers | None  # (T,) that bias
     seen: Numbers | None
     """(T,) 1 for the tokens that the query token may attend to, 0 for the others; None where it may attend to all."""
-    weights: Numbers
-    """(T,) softmax of the scores of those."""
-    summed: Numbers
-    """(d,) the values, weighted and added."""
-    heads: Numbers
-    """(h, T) the weights of all heads."""
-    attended: Numbers
-    """(D,) what attention adds: the heads joined, projected, and scaled where there is a LayerScale."""
-    middle: Numbers
-    """(D,) z' of equation 2."""
-    mlp: Numbers
-    """(D,) what the MLP adds."""
-    after: Numbers
-    """(D,) z of equation 3: the query token as it leaves the block."""
+    weights: Numbers  # (T,) softmax of the scores of those
+    summed: Numbers  # (d,) the values, weighted and added
+    heads: Numbers  # (h, T) the weights of all heads
+    attended: Numbers  # (D,) what attention adds: the heads joined, projected, and scaled where there is a LayerScale
+    middle: Numbers  # (D,) z' of equation 2
+    mlp: Numbers  # (D,) what the MLP adds
+    after: Numbers  # (D,) z of equation 3: the query token as it leaves the block
 
-    layers: Numbers
-    """(L, T) the query token's weights in every layer, the mean of the heads."""
-    pooled: Numbers | None
-    """(h, N) weights of attention pooling, where the model has it."""
-    representation: Numbers
-    """(D,) y of equation 4; (2 D,) where the class token and the mean stand side by side."""
-    logits: Numbers | None
-    """(K,) scores of the classes; None without a classifier."""
-    probabilities: Numbers | None
-    """(K,) their softmax."""
+    layers: Numbers  # (L, T) the query token's weights in every layer, the mean of the heads
+    pooled: Numbers | None  # (h, N) weights of attention pooling, where the model has it
+    representation: Numbers  # (D,) y of equation 4; (2 D,) where the class token and the mean stand side by side
+    logits: Numbers | None  # (K,) scores of the classes; None without a classifier
+    probabilities: Numbers | None  # (K,) their softmax
 
     def name_of(self, token: int) -> str:
         """What a token is called in a sentence."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from vitreous.explain.analysis.numbers import ModelNumbers, Numbers, Values
-from vitreous.explain.analysis.summary import MEASURES, Measure
+from vitreous.explain.analysis.numbers import MEASURES, Measure, ModelNumbers, Numbers, Values
 from vitreous.report.analysis_plots import Line, field, lines
 from vitreous.report.html import Html, render
 

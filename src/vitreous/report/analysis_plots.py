@@ -24,14 +24,11 @@ TWO = "grid-template-columns: repeat(auto-fit, minmax(min(100%, 22rem), 1fr))"
 class Line(NamedTuple):
     """One model's line."""
 
-    model: int
-    """Which of the page's models it is: it has the same colour in every plot."""
+    model: int  # which of the page's models it is: it has the same colour in every plot
     x: Sequence[float]
     y: Sequence[float]
-    dots: Sequence[Sequence[float]] = ()
-    """For each x the single values of which y is the mean, if they should be seen."""
-    band: Sequence[tuple[float, float]] = ()
-    """For each x the ends of an interval."""
+    dots: Sequence[Sequence[float]] = ()  # for each x the single values of which y is the mean, if they should be seen
+    band: Sequence[tuple[float, float]] = ()  # for each x the ends of an interval
 
 
 def colour_key(names: Sequence[str]) -> Html:

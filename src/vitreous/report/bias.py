@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal
 
-from vitreous.explain.analysis.bias_numbers import Bias, BiasNumbers, Effect
-from vitreous.explain.analysis.bias_summary import summarise_bias, tell_margin
+from vitreous.explain.analysis.bias_numbers import Bias, BiasNumbers, Effect, summarise_bias, tell_margin
 from vitreous.report.analysis_plots import Line, lines
 from vitreous.report.html import Html, macros, render
 

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-BAR_HEIGHT = 48
-"""Of a plot of a vector's numbers."""
+BAR_HEIGHT = 48  # of a plot of a vector's numbers
 
 
 def percent(fraction: float) -> str:

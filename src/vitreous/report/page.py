@@ -22,15 +22,13 @@ from vitreous.weights.bundle import Bundle
 
 DRAWN = frozenset({"step", "loss", "accuracy", "standard_error", "learning_rate", "norm"})
 """Keys of records that have a plot of their own, or none."""
-HARDEST = 12
-"""Classes that are listed before the reader asks for all."""
+HARDEST = 12  # classes that are listed before the reader asks for all
 COLOURS = ("#e8590c", "#1971c2", "#2f9e44", "#c2255c", "#f2c200", "#7048e8", "#0c8599", "#8a5a2b", "#74b816", "#e599f7")
 OTHER = "#868e96"
 """Of classes beyond the most frequent ones."""
 FAINTEST, STRONGEST = 40, 215
 """Of 255: how much of the image a label hides that has no probability, and one that is certain."""
-SIDE = 224
-"""Pixels of the longer side of an image under its labels."""
+SIDE = 224  # pixels of the longer side of an image under its labels
 
 
 @dataclass(frozen=True)

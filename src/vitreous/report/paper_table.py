@@ -7,8 +7,7 @@ from dataclasses import dataclass
 PEAK = 61.5e12
 """Floating-point operations per second of a TPUv3 core in bfloat16: half of a chip's 123 teraflops, for a chip has two
 cores (Google Cloud's page of TPU v3)."""
-EXAFLOPS, DAYS = 4262, 2500
-"""ViT-H/14's pre-training: table 6's operations and table 2's core-days."""
+EXAFLOPS, DAYS = 4262, 2500  # ViT-H/14's pre-training: table 6's operations and table 2's core-days
 DAY = 86_400
 UTILISATION = EXAFLOPS * 1e18 / (DAYS * DAY * PEAK)
 """The share of the peak that these two say was reached: 32 %. It is assumed for other work too."""

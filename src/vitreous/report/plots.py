@@ -19,11 +19,10 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from vitreous.evaluation.calibration import Bin
-from vitreous.explain import plots as weight_plots
+from vitreous.explain import weight_plots
 from vitreous.weights.markdown import visible
 
-Series = tuple[Sequence[float], Sequence[float]]
-"""Steps and values."""
+Series = tuple[Sequence[float], Sequence[float]]  # steps and values
 
 # Colours that stand for the page's own: the file that matplotlib writes has these, the page its variables.
 INK, QUIET, LINE, ACCENT, PAGE = "#010203", "#040506", "#070809", "#0a0b0c", "#0d0e0f"
@@ -55,13 +54,10 @@ SETTINGS: dict[Any, Any] = {
     "legend.borderaxespad": 0.2,
 }
 
-FULL_MATRIX = 40
-"""Above so many classes a matrix can no longer be read."""
+FULL_MATRIX = 40  # above so many classes a matrix can no longer be read
 SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-POINTS = 150
-"""As many as a small plot can show."""
-LARGEST = 1.6
-"""How many pixels a point of the figure may become; in a narrow page it is fewer."""
+POINTS = 150  # as many as a small plot can show
+LARGEST = 1.6  # how many pixels a point of the figure may become; in a narrow page it is fewer
 
 
 def line_colour(number: int) -> str:

@@ -11,10 +11,8 @@ from vitreous.config.data import Preprocess
 from vitreous.explain.steps import Numbers, Steps
 from vitreous.report.html import render
 
-TOP = 5
-"""Tokens and classes that are listed."""
-DARKEST = 210
-"""Of 255: how much of the image the lowest number of a map hides."""
+TOP = 5  # tokens and classes that are listed
+DARKEST = 210  # of 255: how much of the image the lowest number of a map hides
 
 
 @dataclass(frozen=True)

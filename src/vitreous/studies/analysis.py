@@ -20,10 +20,9 @@ from vitreous.evaluation.intervals import wilson
 from vitreous.evaluation.probe import LinearProbe, fit_linear, held_out
 from vitreous.explain.analysis.bias import measure_bias
 from vitreous.explain.analysis.bias_numbers import Bias, BiasNumbers
-from vitreous.explain.analysis.numbers import AccuracyInterval, Likeness, MeasuredOn, Numbers, Table
-from vitreous.explain.analysis.reading import NOISE, Chosen, Judge, ModelReader, Progress, naming
-from vitreous.explain.analysis.representation import linear_cka
-from vitreous.explain.analysis.summary import summarise
+from vitreous.explain.analysis.depths import NOISE, Chosen, Judge, ModelReader, Progress, naming
+from vitreous.explain.analysis.measures import linear_cka
+from vitreous.explain.analysis.numbers import AccuracyInterval, Likeness, MeasuredOn, Numbers, Table, summarise
 from vitreous.inference.memory_needs import check_explanation_memory, choose_bias_batch
 from vitreous.model.network import evaluating, require
 from vitreous.model.vit import ViT

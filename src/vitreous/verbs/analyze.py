@@ -97,7 +97,7 @@ class Analyze(PreprocessOption, WorkersOption, Verb[Analysis]):
 
     def show(self, result: Analysis) -> None:
         """A table with one row per measure and one column per model, and the files."""
-        from vitreous.explain.analysis.bias_summary import summarise_bias, tell_margin
+        from vitreous.explain.analysis.bias_numbers import summarise_bias, tell_margin
         from vitreous.explain.analysis.numbers import Numbers
         from vitreous.report.bias import shown_value
 

@@ -84,8 +84,7 @@ def _reconstruct(
     from vitreous.data.augment import normalise
     from vitreous.data.batch import Batch
     from vitreous.data.view import make_view
-    from vitreous.explain.draw import encode
-    from vitreous.explain.reconstruct import draw_reconstructions
+    from vitreous.explain.draw import draw_reconstructions, encode
     from vitreous.storage.files import write_output
 
     views = normalise(make_view(path, bundle.preprocess)[None], bundle.preprocess)

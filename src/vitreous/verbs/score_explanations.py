@@ -15,7 +15,7 @@ from vitreous.verbs.options import PreprocessOption, SplitOption
 
 if TYPE_CHECKING:
     from vitreous.data.source import Data
-    from vitreous.explain.score_methods import ExplanationScores
+    from vitreous.explain.score import ExplanationScores
     from vitreous.weights.bundle import Bundle
 
 
@@ -45,7 +45,7 @@ class ScoreExplanations(PreprocessOption, SplitOption, Verb["ExplanationScores"]
     def run(self) -> ExplanationScores:
         """Score each method and three baselines."""
         from vitreous.data.opening import choose_split, open_images
-        from vitreous.explain.score_methods import score_methods
+        from vitreous.explain.score import score_methods
         from vitreous.inference.memory_needs import check_explanation_memory
         from vitreous.inference.opening import open_classifier
 

@@ -1,7 +1,7 @@
-"""Which inductive bias a network has, measured: what moving, shuffling and filtering images do to its answers.
+"""Which inductive bias a network has, measured: what moving, shuffling and filtering images does to its predictions.
 
 For a network of any family. What it cannot tell, for it has no places or no attention, is None. Letters in shapes:
-B images, C channels, H x W pixels, K classes, D features.
+B images, C channels, H x W pixels, K classes, N patches, D features, h x w places.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from typing import NamedTuple
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from vitreous.config.data import Preprocess
 from vitreous.data.batch import Rows
 from vitreous.data.loader import Loader
+from vitreous.data.rng import generator
 from vitreous.data.source import Source
 from vitreous.errors import UserError
 from vitreous.explain.analysis import changes
@@ -31,9 +33,8 @@ from vitreous.explain.analysis.bias_numbers import (
     low_needed,
     mean_effect,
 )
+from vitreous.explain.analysis.depths import ELEMENTS
 from vitreous.explain.analysis.numbers import Values
-from vitreous.explain.analysis.reading import ELEMENTS
-from vitreous.explain.analysis.receptive_field import gradient_maps, has_places, receptive_field
 from vitreous.explain.attention import attention_distance
 from vitreous.model.network import HasFeatureMap, Network, TracesAttention, evaluating
 from vitreous.model.predictions import class_probabilities, is_right, predicted_class
@@ -71,8 +72,7 @@ def measure_bias(
 class NetworkOutput(NamedTuple):
     """What a network says about a batch."""
 
-    probabilities: Tensor | None
-    """(B, K); None without a classifier."""
+    probabilities: Tensor | None  # (B, K); None without a classifier
     features: Tensor
     """(B, D): what its last layer reads; with a feature map, the mean of that; else the representation."""
 
@@ -279,3 +279,72 @@ def _right(predicted: Tensor, labels: Tensor | None) -> float | None:
 def _rounded(value: Tensor) -> float:
     """The digits that mean something."""
     return round(float(value), 5)
+
+
+SIGNS = 3  # number of a view of `generator`: for the signs of the features
+RADII = tuple(round(0.05 * step, 2) for step in range(1, 15))
+"""Shares of the longer side; beyond the last there are only corners."""
+ROUNDING = 1e-9
+
+Map = NDArray[np.float64]
+
+
+def has_places(network: Network) -> bool:
+    """Whether its last features still have a place on the image."""
+    return isinstance(network, TracesAttention | HasFeatureMap)
+
+
+def gradient_maps(network: Network, images: Tensor, seed: int, index: Sequence[int]) -> Map:
+    """(B, H, W), each of sum 1: the absolute gradient of the central features with respect to the pixels.
+
+    The gradient is that of a sum of the features with random signs: plain sums of features after a LayerNorm never
+    change, whatever the pixels do. index: the images' numbers, of which their signs follow.
+    """
+    # one at a time: what a backward pass keeps of a batch may not fit
+    return np.concatenate([_gradient_map(network, images[i : i + 1], seed, index[i]) for i in range(len(images))])
+
+
+def _gradient_map(network: Network, image: Tensor, seed: int, number: int) -> Map:
+    with torch.enable_grad():
+        leaf = image.detach().clone().requires_grad_()
+        features = central_features(network, leaf)
+        signs = 2.0 * generator(seed, 0, number, SIGNS).integers(0, 2, size=features.shape[1]) - 1
+        total = (features * torch.from_numpy(signs).to(features)).sum()
+        (gradient,) = torch.autograd.grad(total, leaf)
+    found = gradient.abs().sum(dim=1).double().numpy()
+    mass = found.sum()
+    if not np.isfinite(mass):
+        raise UserError("gives gradients that are not numbers: its weights are damaged, or its training diverged.")
+    flat: Map = np.zeros_like(found)
+    return found / mass if mass > 0 else flat  # features that no pixel moves
+
+
+def central_features(network: Network, images: Tensor) -> Tensor:
+    """(B, D): of the place in the middle of the last feature map, or of the patch token there."""
+    if isinstance(network, TracesAttention):
+        trace = Trace([-1], attention=False)
+        network.representation(images, trace=trace)
+        (tokens,) = trace.tokens.values()
+        rows, columns = trace.grid
+        return tokens[:, trace.prefix + rows // 2 * columns + columns // 2]
+    assert isinstance(network, HasFeatureMap)
+    places = network.feature_map(images)
+    return places[:, :, places.shape[2] // 2, places.shape[3] // 2]
+
+
+def receptive_field(mean: Map) -> ReceptiveField | None:
+    """The field of a mean gradient (H, W), around its own centre of mass; None where nothing depends on any pixel.
+
+    Around its own: strides and padding move the middle of what a place sees away from the middle of its cell.
+    """
+    whole = mean.sum()
+    if whole <= 0:
+        return None
+    shares = mean / whole
+    rows, columns = np.indices(mean.shape)
+    away = np.hypot(rows - (shares * rows).sum(), columns - (shares * columns).sum()) / max(mean.shape)
+    order = np.argsort(away, axis=None, kind="stable")
+    reached = np.cumsum(shares.ravel()[order])
+    radius = float(away.ravel()[order][np.searchsorted(reached, 0.5 - ROUNDING)])
+    mass = tuple(round(float(shares[away <= limit + ROUNDING].sum()), 5) for limit in RADII)
+    return ReceptiveField(round(radius, 5), RADII, mass)

@@ -1,12 +1,14 @@
-"""What the inductive bias of a model is measured by, as values with names; `Bias.to_json` is what files hold."""
+"""What the inductive bias of a model is measured by, as `bias.json` holds it, and the table that compares models."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from vitreous.explain.analysis.numbers import MeasuredOn, Values
 
@@ -15,16 +17,12 @@ from vitreous.explain.analysis.numbers import MeasuredOn, Values
 class Effect:
     """What one change of the images does to a model's answers: means over images."""
 
-    at: float
-    """How strong the change is, in the unit of its curve: pixels, pieces along a side, or a frequency."""
-    same: float | None
-    """The share of images whose prediction stays. This and the next are None without a classifier."""
+    at: float  # how strong the change is, in the unit of its curve: pixels, pieces along a side, or a frequency
+    same: float | None  # the share of images whose prediction stays. This and the next are None without a classifier.
     moved: float | None
     """Probability that moves from classes to others, half of the sum of all absolute changes: 0 none, 1 all of it."""
-    likeness: float
-    """Cosine similarity of the features before and after."""
-    accuracy: float | None
-    """The share of right predictions; None without labels."""
+    likeness: float  # cosine similarity of the features before and after
+    accuracy: float | None  # the share of right predictions; None without labels
 
 
 @dataclass(frozen=True)
@@ -33,8 +31,7 @@ class Shifts:
 
     accuracy: float | None
     """Before it moves. The windows that move are cut from an image enlarged by a quarter, so this is not `Bias`'s."""
-    curve: tuple[Effect, ...]
-    """At so many pixels."""
+    curve: tuple[Effect, ...]  # at so many pixels
     within: Effect | None
     """The mean of the shifts by less than a patch; of all shifts where there are no patches; None if there is none."""
     whole: Effect | None
@@ -45,11 +42,9 @@ class Shifts:
 class ReceptiveField:
     """Which pixels the features of the central place depend on, by their gradient: shares of the longer side."""
 
-    radius: float
-    """Half of the gradient lies so near. 0: one pixel; 0.4: all of a square image counts alike."""
+    radius: float  # half of the gradient lies so near. 0: one pixel; 0.4: all of a square image counts alike
     radii: Values
-    mass: Values
-    """The share of the gradient that lies within each of `radii`."""
+    mass: Values  # the share of the gradient that lies within each of `radii`
 
 
 @dataclass(frozen=True)
@@ -57,28 +52,22 @@ class Bias:
     """How a model changes its answers with what is done to the image, and how far it looks."""
 
     images: int
-    size: tuple[int, int]
-    """Height and width of the model's input, in pixels."""
+    size: tuple[int, int]  # height and width of the model's input, in pixels
     patch: int | None
     """Side of a patch, or the stride of a convolutional network's last map; None of a network without places."""
-    accuracy: float | None
-    """On the images as they are; None without labels."""
+    accuracy: float | None  # on the images as they are; None without labels
     shifts: Shifts
     attention_distance: Values | None
     """(layers,): how far a patch looks, mean of the heads, as a share of the longer side; None without attention."""
     receptive_field: ReceptiveField | None
-    shuffled: tuple[Effect, ...]
-    """In so many by so many pieces."""
-    low_pass: tuple[Effect, ...]
-    """With frequencies up to these only."""
-    high_pass: tuple[Effect, ...]
-    """With frequencies above these only, and the mean colour."""
+    shuffled: tuple[Effect, ...]  # in so many by so many pieces
+    low_pass: tuple[Effect, ...]  # with frequencies up to these only
+    high_pass: tuple[Effect, ...]  # with frequencies above these only, and the mean colour
     low_needed: float | None
     """The lowest frequency from which on, with all below it, half of the images keep their prediction."""
     high_enough: float | None
     """Up to which frequency all can be taken away before half of the images lose their prediction."""
-    unreadable: tuple[str, ...] = ()
-    """Images that were left out, with the reason."""
+    unreadable: tuple[str, ...] = ()  # images that were left out, with the reason
 
     def to_json(self) -> dict[str, Any]:
         """As dicts, lists, texts and numbers."""
@@ -103,8 +92,7 @@ class BiasNumbers:
     """The bias of several models on the same images."""
 
     data: MeasuredOn
-    models: tuple[tuple[str, Bias], ...]
-    """With their names."""
+    models: tuple[tuple[str, Bias], ...]  # with their names
     remarks: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -168,3 +156,159 @@ def high_enough(high_pass: Sequence[Effect]) -> float | None:
 def _half(one: tuple[float, float], other: tuple[float, float]) -> float:
     """Where the line between two points is at a half."""
     return round(one[0] + (other[0] - one[0]) * (0.5 - one[1]) / (other[1] - one[1]), 5)
+
+
+NORMAL = 1.959963984540054  # standard deviations to either side that hold 95 % of a normal distribution
+
+
+PIXELS = (1, 2, 4, 8)
+"""Distances that have a row of their own, where the image is large enough to move so far (`changes.margin`)."""
+
+
+class BiasRow(NamedTuple):
+    """One measure of all models."""
+
+    measure: str
+    share: bool  # whether it is a share, to be shown as per cent
+    reading: str  # what a high or a low value means
+    values: tuple[float | None, ...]  # one per model; None where a model has no such thing
+
+
+class _Measure(NamedTuple):
+    name: str
+    share: bool
+    reading: str
+    value: Callable[[Bias], float | None]
+
+
+def _of(effect: Effect | None, name: str) -> float | None:
+    return None if effect is None else getattr(effect, name)
+
+
+def _in_pieces(bias: Bias, pieces: int, name: str) -> float | None:
+    return next((_of(effect, name) for effect in bias.shuffled if effect.at == pieces), None)
+
+
+def _distance(bias: Bias) -> float | None:
+    return None if bias.attention_distance is None else float(np.mean(bias.attention_distance))
+
+
+def _moved_by(pixels: int) -> _Measure:
+    """The same distance for every model, whatever its patches are."""
+
+    def value(bias: Bias) -> float | None:
+        return next((effect.same for effect in bias.shifts.curve if effect.at == pixels), None)
+
+    return _Measure(
+        f"moved by {pixels} pixel{'s' * (pixels > 1)}: same prediction",
+        True,
+        "Of the model's input, so it compares models with inputs of one size. High: it ignores place.",
+        value,
+    )
+
+
+_MEASURES = (
+    _Measure(
+        "accuracy on these images",
+        True,
+        "Of those that the bias is measured on, as they are: fewer than an evaluation looks at.",
+        lambda b: b.accuracy,
+    ),
+    _Measure(
+        "patch or stride, in pixels",
+        False,
+        "What counts as a whole patch below: of a convolutional network, the stride of its last map.",
+        lambda b: b.patch,
+    ),
+    *(_moved_by(pixels) for pixels in PIXELS),
+    _Measure(
+        "moved within a patch: same prediction",
+        True,
+        "Mean of shifts by less than the model's own patch. High: it matters little where the grid of patches falls. "
+        "With another patch these are other distances: to compare models, take the rows of fixed pixels.",
+        lambda b: _of(b.shifts.within, "same"),
+    ),
+    _Measure(
+        "moved by whole patches: same prediction",
+        True,
+        "High: it knows things wherever they are. Higher than within a patch: the grid of patches is what disturbs.",
+        lambda b: _of(b.shifts.whole, "same"),
+    ),
+    _Measure(
+        "moved within a patch: probability that changes class",
+        True,
+        "As above, but it notices changes that do not turn a prediction.",
+        lambda b: _of(b.shifts.within, "moved"),
+    ),
+    _Measure(
+        "moved within a patch: likeness of features",
+        False,
+        "Cosine similarity. 1: the features do not notice the move.",
+        lambda b: _of(b.shifts.within, "likeness"),
+    ),
+    _Measure(
+        "moved by whole patches: likeness of features",
+        False,
+        "The same for moves that keep the patches as they are.",
+        lambda b: _of(b.shifts.whole, "likeness"),
+    ),
+    _Measure(
+        "attention distance, of the longer side",
+        True,
+        "How far patches look, mean of all layers. Low: locality was learned, or built in.",
+        _distance,
+    ),
+    _Measure(
+        "effective receptive field, radius",
+        True,
+        "Half of the gradient of the central features lies so near, of the longer side. 40 %: the whole image alike.",
+        lambda b: None if b.receptive_field is None else b.receptive_field.radius,
+    ),
+    _Measure(
+        "shuffled in 2 x 2 pieces: same prediction",
+        True,
+        "High: the places of large parts say little, as in a bag of features.",
+        lambda b: _in_pieces(b, 2, "same"),
+    ),
+    _Measure(
+        "shuffled in 4 x 4 pieces: same prediction",
+        True,
+        "The same for smaller parts: what is left is texture and colour.",
+        lambda b: _in_pieces(b, 4, "same"),
+    ),
+    _Measure(
+        "shuffled in 2 x 2 pieces: likeness of features",
+        False,
+        "Cosine similarity of the features. 1: they do not notice the shuffling.",
+        lambda b: _in_pieces(b, 2, "likeness"),
+    ),
+    _Measure(
+        "low frequencies needed",
+        True,
+        "Half of the predictions stay with the frequencies up to this one, of the highest. Low: coarse shapes and "
+        "colours are enough.",
+        lambda b: b.low_needed,
+    ),
+    _Measure(
+        "low frequencies it can do without",
+        True,
+        "Half of the predictions stay without the frequencies up to this one. High: fine detail is enough.",
+        lambda b: b.high_enough,
+    ),
+)
+
+
+def tell_margin(models: Sequence[Bias]) -> str:
+    """How far a share of predictions may be off for so few images: 95 % of a binomial distribution."""
+    images = min(bias.images for bias in models)
+    half, tail = (100 * NORMAL * math.sqrt(share * (1 - share) / images) for share in (0.5, 0.1))
+    return (
+        f"Shares of predictions are of {images:,} images: with 95 %, ± {half:.1f} points at 50 %, ± {tail:.1f} at "
+        "10 or 90 % (binomial)."
+    )
+
+
+def summarise_bias(models: Sequence[Bias]) -> tuple[BiasRow, ...]:
+    """One row per measure that at least one model has."""
+    rows = [BiasRow(m.name, m.share, m.reading, tuple(m.value(bias) for bias in models)) for m in _MEASURES]
+    return tuple(row for row in rows if any(value is not None for value in row.values))

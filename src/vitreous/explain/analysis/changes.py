@@ -16,10 +16,9 @@ from torch import Tensor
 
 from vitreous.config.data import Preprocess
 from vitreous.data.rng import generator
-from vitreous.explain.analysis.noise import band_mask
+from vitreous.explain.analysis.measures import band_mask
 
-SHIFT, SHUFFLE = 1, 2
-"""Numbers of views of `generator`: for where an image moves, and for how its pieces are mixed."""
+SHIFT, SHUFFLE = 1, 2  # numbers of views of `generator`: for where an image moves, and for how its pieces are mixed
 MOST_PIECES = 16
 CUTOFFS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0)
 """Frequencies as shares of the highest that a row of pixels can hold (Nyquist's), in any direction."""
