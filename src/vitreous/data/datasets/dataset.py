@@ -36,6 +36,11 @@ class File:
     by_hand: str = ""  # how a person gets it, as the end of a sentence that starts with its name
 
 
+def files_at(base: str, *names: str, kind: Kind = "archive", only: tuple[str, ...] = ()) -> tuple[File, ...]:
+    """Files of these names below one address."""
+    return tuple(File(name, (base + name,), kind=kind, only=only) for name in names)
+
+
 @dataclass(frozen=True)
 class Vtab:
     """The place of a dataset in VTAB, and what VTAB trains on and chooses by.
@@ -81,7 +86,6 @@ class Dataset:
 
     @property
     def folder(self) -> str:
-        """The name of the folder that holds the files."""
         return self.store or self.name
 
     @property
@@ -92,7 +96,6 @@ class Dataset:
 
     @property
     def by_hand(self) -> tuple[File, ...]:
-        """The files that a person has to get."""
         return tuple(file for file in self.files if not file.urls)
 
     @property

@@ -83,7 +83,7 @@ def _variables(path: Path, content: memoryview, names: set[str]) -> Iterator[tup
             continue
         name, array = _Array.head(_Reader(body, order))
         if name in names:
-            yield name, array.value(path, 0)
+            yield name, array.value(0)
 
 
 def _unpacked(path: Path, body: memoryview, order: str) -> tuple[int, memoryview]:
@@ -126,7 +126,6 @@ class _Reader:
         return first, body
 
     def numbers(self) -> NDArray[Any]:
-        """The next element's numbers (n,)."""
         kind, body = self.element()
         return np.frombuffer(body, dtype=np.dtype(STORED[kind]).newbyteorder(self.order))
 
@@ -155,7 +154,6 @@ class _Array:
 
     @classmethod
     def head(cls, reader: _Reader) -> tuple[str, _Array]:
-        """The name of an array, and the array."""
         if not reader.left:  # an empty cell may have nothing at all
             return "", cls(6, 0, (0, 0), reader)
         flags = reader.integers()[0]
@@ -165,37 +163,31 @@ class _Array:
             raise _DamagedError(f"an array of the shape {shape}")
         return name, cls(flags & 0xFF, flags, shape, reader)
 
-    def value(self, path: Path, depth: int) -> MatValue:
+    def value(self, depth: int) -> MatValue:
         count = math.prod(self.shape)
         if depth > MAX_DEPTH:
             raise _DamagedError("nested too deeply")
         if self.kind == CELL:
             self._check_many(count)
-            return tuple(self._next(path, depth) for _ in range(count))
+            return tuple(self._next(depth) for _ in range(count))
         if self.kind == STRUCT:
             fields = self._fields()
             self._check_many(count * max(1, len(fields)))
-            return [{name: self._next(path, depth) for name in fields} for _ in range(count)]
+            return [{name: self._next(depth) for name in fields} for _ in range(count)]
         if self.kind == CHAR:
-            return self._text(count)
+            if not count and not self.rest.left:
+                return ""
+            kind, body = self.rest.element()
+            wide = {"<": "-le", ">": "-be"}[self.rest.order] if TEXTS[kind].endswith(("16", "32")) else ""
+            return bytes(body).decode(TEXTS[kind] + wide)
         if self.kind not in NUMBERS or self.flags & COMPLEX:
             raise _DamagedError(f"an array of class {self.kind}, which is not read here")
-        return self._numbers(count)
-
-    def _numbers(self, count: int) -> NDArray[Any]:
         if not count and not self.rest.left:
             return np.empty(self.shape, NUMBERS[self.kind])
         stored = self.rest.numbers()
         if len(stored) != count:
             raise _DamagedError(f"{len(stored)} numbers in an array of the shape {self.shape}")
         return stored.astype(NUMBERS[self.kind], copy=False).reshape(self.shape, order="F")
-
-    def _text(self, count: int) -> str:
-        if not count and not self.rest.left:
-            return ""
-        kind, body = self.rest.element()
-        wide = {"<": "-le", ">": "-be"}[self.rest.order] if TEXTS[kind].endswith(("16", "32")) else ""
-        return bytes(body).decode(TEXTS[kind] + wide)
 
     def _fields(self) -> list[str]:
         length = self.rest.integers()[0]
@@ -211,8 +203,8 @@ class _Array:
         if 8 * count > self.rest.left:  # each value takes at least its type and size
             raise _DamagedError(f"{count:,} values in {self.rest.left:,} bytes")
 
-    def _next(self, path: Path, depth: int) -> MatValue:
+    def _next(self, depth: int) -> MatValue:
         kind, body = self.rest.element()
         if kind != MATRIX:
             raise _DamagedError(f"an element of type {kind} in a cell")
-        return _Array.head(_Reader(body, self.rest.order))[1].value(path, depth + 1)
+        return _Array.head(_Reader(body, self.rest.order))[1].value(depth + 1)

@@ -17,7 +17,7 @@ from vitreous.errors import UserError
 from vitreous.inputs import open_input
 
 MAX_RECORD_BYTES = 2**26  # one image in it is far smaller
-VARINT, FIXED64, LENGTH, FIXED32 = 0, 1, 2, 5
+VARINT, LENGTH, FIXED = 0, 2, {1: 8, 5: 4}  # types of values, and the bytes of those of fixed length
 
 
 class _DamagedError(Exception):
@@ -32,26 +32,24 @@ def read_examples(path: Path) -> Iterator[dict[str, Feature]]:
     with open_input(path) as file:
         number = 1
         try:
-            while (content := _next_record(file)) is not None:
+            for content in _records(file):
                 yield _example(content)
                 number += 1
         except (_DamagedError, UnicodeDecodeError) as error:
             raise UserError(f"{path}: record {number} is damaged or cut short ({error}); get the file again.") from None
 
 
-def _next_record(file: BinaryIO) -> bytes | None:
-    head = file.read(12)
-    if not head:
-        return None
-    if len(head) < 12:
-        raise _DamagedError("no length")
-    size = struct.unpack("<Q", head[:8])[0]
-    if size > MAX_RECORD_BYTES:
-        raise _DamagedError(f"{size:,} bytes")
-    content = file.read(size)
-    if len(content) < size or len(file.read(4)) < 4:
-        raise _DamagedError("cut short")
-    return content
+def _records(file: BinaryIO) -> Iterator[bytes]:
+    while head := file.read(12):
+        if len(head) < 12:
+            raise _DamagedError("no length")
+        size = struct.unpack("<Q", head[:8])[0]
+        if size > MAX_RECORD_BYTES:
+            raise _DamagedError(f"{size:,} bytes")
+        content = file.read(size)
+        if len(content) < size or len(file.read(4)) < 4:
+            raise _DamagedError("cut short")
+        yield content
 
 
 def _example(content: bytes) -> dict[str, Feature]:
@@ -68,17 +66,15 @@ def _example(content: bytes) -> dict[str, Feature]:
 
 def _values(feature: bytes) -> Feature:
     """Feature { BytesList bytes_list = 1; FloatList float_list = 2; Int64List int64_list = 3 }."""
-    texts = [text for part in _messages(feature, 1) for text in _messages(part, 1)]
+    texts = [text for values in _messages(feature, 1) for text in _messages(values, 1)]
     if texts:
         return texts
     numbers: list[int] = []
-    for part in _messages(feature, 3):
-        for field, kind, value in _fields(part):
-            if field == 1 and kind == VARINT:
-                assert isinstance(value, int)
+    for values in _messages(feature, 3):
+        for field, value in _fields(values):
+            if field == 1 and isinstance(value, int):
                 numbers.append(_signed(value))
-            elif field == 1 and kind == LENGTH:  # many in a row
-                assert isinstance(value, bytes)
+            elif field == 1 and isinstance(value, bytes):  # many in a row
                 at = 0
                 while at < len(value):
                     one, at = _varint(value, at)
@@ -88,28 +84,29 @@ def _values(feature: bytes) -> Feature:
 
 def _messages(content: bytes, number: int) -> list[bytes]:
     """The values of one field that are bytes."""
-    return [value for field, _, value in _fields(content) if field == number and isinstance(value, bytes)]
+    return [value for field, value in _fields(content) if field == number and isinstance(value, bytes)]
 
 
-def _fields(content: bytes) -> Iterator[tuple[int, int, int | bytes]]:
-    """The fields of a message: number, wire type, value."""
+def _fields(content: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """The fields of a message: number and value. Numbers of fixed length, which may have a point, are skipped."""
     at = 0
     while at < len(content):
         tag, at = _varint(content, at)
         kind = tag & 7
         if kind == VARINT:
             value, at = _varint(content, at)
-            yield tag >> 3, kind, value
+            yield tag >> 3, value
             continue
         if kind == LENGTH:
             size, at = _varint(content, at)
-        elif kind in (FIXED64, FIXED32):
-            size = 8 if kind == FIXED64 else 4
+        elif kind in FIXED:
+            size = FIXED[kind]
         else:
             raise _DamagedError(f"a value of type {kind}")
         if size > len(content) - at:
             raise _DamagedError("a value that is longer than its message")
-        yield tag >> 3, kind, content[at : at + size]
+        if kind == LENGTH:
+            yield tag >> 3, content[at : at + size]
         at += size
 
 
