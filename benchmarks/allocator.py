@@ -1,4 +1,4 @@
-"""What it brings that a process keeps its memory (`vitreous.allocator`): each way in fresh processes, in turns.
+"""What it brings that a process keeps its memory (`vitreous.memory`): each way in fresh processes, in turns.
 
     python benchmarks/allocator.py [--rounds 5] [--seconds 6] [--threads 2]
 
@@ -32,7 +32,7 @@ import torch
 import torch.nn.functional as F
 
 from measure import peak_megabytes, write_result
-from vitreous import ViT, allocator
+from vitreous import ViT, memory
 from vitreous.config.objective import Mae
 from vitreous.data.batch import Batch
 from vitreous.objectives.build import build_objective
@@ -44,7 +44,7 @@ TUNABLES = {
     "trim_threshold": 2**40,
 }
 WAYS: dict[str, dict[str, str]] = {
-    "default": {allocator.SWITCH: "off"},
+    "default": {memory.SWITCH: "off"},
     "small pages": {},
     "vitreous": {},
     "tunables": {"GLIBC_TUNABLES": ":".join(f"glibc.malloc.{name}={value}" for name, value in TUNABLES.items())},
@@ -83,8 +83,8 @@ def run(way: str, work: str, seconds: float, threads: int) -> dict[str, float]:
     """In this process: what so many seconds of this work came to, after two calls that are not counted."""
     torch.set_num_threads(threads)
     if way == "small pages":
-        allocator._reserve = lambda libc: None
-    kept = allocator.keep_memory()
+        memory._reserve = lambda libc: None
+    kept = memory.keep_memory()
     assert kept == (way in ("small pages", "vitreous")), "not glibc, or the environment has settings of its own"
     job = make_job(work)
     job(), job()
@@ -101,7 +101,7 @@ def run(way: str, work: str, seconds: float, threads: int) -> dict[str, float]:
 
 def run_fresh(way: str, work: str, seconds: float, threads: int) -> dict[str, float]:
     """The same in a process of its own."""
-    mine = ("MALLOC_", "GLIBC_TUNABLES", allocator.SWITCH)
+    mine = ("MALLOC_", "GLIBC_TUNABLES", memory.SWITCH)
     environment = {name: value for name, value in os.environ.items() if not name.startswith(mine)} | WAYS[way]
     asked = ["--run", way, work, "--seconds", str(seconds), "--threads", str(threads)]
     told = subprocess.run([sys.executable, __file__, *asked], env=environment, check=True, stdout=subprocess.PIPE)

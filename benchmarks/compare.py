@@ -20,8 +20,9 @@ from typing import Any
 from measure import write_result
 from vitreous.callbacks import Callbacks
 from vitreous.explain.analysis.bias_numbers import summarise_bias
+from vitreous.memory import keep_memory
 from vitreous.report.compared import Cell, Comparison
-from vitreous.verbs.compare import compare
+from vitreous.verbs.studies import compare
 
 FRACTIONS = (0.01, 0.1, 1.0)
 SEEDS = 3
@@ -42,6 +43,7 @@ def models_at(size: int) -> dict[str, str]:
 
 
 def main() -> None:
+    keep_memory()  # as the command does
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cifar", required=True)
     parser.add_argument("--budget", default="60m")

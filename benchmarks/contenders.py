@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from vitreous.allocator import SWITCH
 from vitreous.config.data import Preprocess
 from vitreous.config.engine import EngineChoice
+from vitreous.memory import SWITCH
 
 CALIBRATED = 300
 """Images that the peers' int8 is calibrated with: NNCF's default."""
@@ -101,8 +101,10 @@ class Vitreous:
     """`vitreous predict`, with a model that is kept open."""
 
     def __init__(self, exports: Exports, engine: EngineChoice) -> None:
+        from vitreous.memory import keep_memory
         from vitreous.weights.bundle import load_bundle
 
+        keep_memory()  # as the command does; the switch is off for the others
         self.bundle, self.engine = load_bundle(exports.bundle), engine
 
     def __call__(self, files: Sequence[Path]) -> list[str]:

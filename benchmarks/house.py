@@ -273,10 +273,10 @@ def bound_names(path: Path) -> Iterator[tuple[int, str, str]]:
 
 def places_of_options() -> dict[str, list[str]]:
     """Each option of `fit` with the places where it is written."""
-    from vitreous.cli.verb import fields_of
+    from vitreous.cli.parsing import command_arguments
     from vitreous.verbs.fit import Fit
 
-    options = [field.name for field in fields_of(Fit, in_command=True) if field.option is not None]
+    options = [name for name in command_arguments(Fit) if name != "json"]
     bases = [base for base in Fit.__mro__ if base.__module__.startswith("vitreous.")]
     declaring = {base.__name__: inspect.getfile(base) for base in bases}
     found: dict[str, list[str]] = {name: [] for name in options}

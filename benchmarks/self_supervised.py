@@ -41,6 +41,7 @@ from vitreous.data.opening import open_data
 from vitreous.data.source import Source
 from vitreous.evaluation.probe import fit_linear, vote_neighbours
 from vitreous.explain.analysis.numbers import Numbers
+from vitreous.memory import keep_memory
 from vitreous.model.family import build_network
 from vitreous.model.network import require
 from vitreous.model.vit import ViT
@@ -48,9 +49,8 @@ from vitreous.objectives.mae import MaskedAutoencoder
 from vitreous.training.recipes.pretrain import PRETRAINING, mae
 from vitreous.training.recipes.supervised import DatasetStats
 from vitreous.verbs.analyze import analyze
-from vitreous.verbs.fit import fit
-from vitreous.verbs.pretrain import pretrain
-from vitreous.verbs.probe import probe
+from vitreous.verbs.fit import fit, pretrain
+from vitreous.verbs.measure import probe
 from vitreous.weights.bundle import Bundle, load_bundle
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -274,6 +274,7 @@ def _write_tenth(data: str, path: Path) -> None:
 
 
 def main() -> None:
+    keep_memory()  # as the command does
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data")
     parser.add_argument("--budget", default="60m", help="time for each method")

@@ -25,7 +25,7 @@ from vitreous.data.corrupt import AS_PUBLISHED, CORRUPTIONS
 from vitreous.data.datasets.table import DATASETS
 from vitreous.inputs import size_text
 from vitreous.training.recipes.supervised import RECIPES
-from vitreous.verbs.data_list import list_data
+from vitreous.verbs.data import list_data
 from vitreous.verbs.models import models
 
 DOCS = Path(__file__).parent

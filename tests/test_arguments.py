@@ -9,9 +9,8 @@ from typing import Annotated, Literal
 import numpy as np
 import pytest
 
-from vitreous.arguments import Budget, Count, Epochs, Seed, check_fields, check_value, checked
+from vitreous.arguments import Budget, Count, Epochs, Range, Seed, check_fields, check_value, checked, wanted
 from vitreous.errors import UserError
-from vitreous.wording import Range, wanted
 
 TAKEN = [
     (3, int, 3),

@@ -19,8 +19,8 @@ ROWS = [
     ["model"],
     ["storage", "distributed", "config"],
     ["memory", "arguments", "callbacks"],
-    ["inputs", "wording"],
-    ["errors", "interrupt", "allocator"],
+    ["inputs"],
+    ["errors", "interrupt"],
 ]
 HEIGHT = {room: height for height, row in enumerate(reversed(ROWS)) for room in row}
 DOORS = (PACKAGE / "__init__.py", PACKAGE / "__main__.py")
@@ -67,7 +67,7 @@ LIGHT = [
     path
     for path in FILES
     if path.relative_to(PACKAGE).parts[0]
-    in ("config", "cli", "verbs", "allocator.py", "errors.py", "inputs.py", "interrupt.py", "memory.py")
+    in ("config", "cli", "verbs", "errors.py", "inputs.py", "interrupt.py", "memory.py")
 ]
 
 

@@ -14,104 +14,62 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from vitreous.config.model import ViTConfig, preset
-    from vitreous.errors import UserError
-    from vitreous.model.trace import Trace
-    from vitreous.model.vit import ViT
-    from vitreous.verbs.analyze import analyze
-    from vitreous.verbs.bench import bench
-    from vitreous.verbs.compare import compare
-    from vitreous.verbs.data_get import get_data
-    from vitreous.verbs.data_list import list_data
-    from vitreous.verbs.data_pack import pack_data
-    from vitreous.verbs.evaluate import evaluate
-    from vitreous.verbs.export import export_weights
-    from vitreous.verbs.fit import fit
-    from vitreous.verbs.import_ import import_weights
-    from vitreous.verbs.inspect import inspect
-    from vitreous.verbs.load import Model, load
-    from vitreous.verbs.models import models
-    from vitreous.verbs.plot_weights import plot_weights
-    from vitreous.verbs.predict import predict, predict_many
-    from vitreous.verbs.pretrain import pretrain
-    from vitreous.verbs.probe import probe
-    from vitreous.verbs.reconstruct import reconstruct
-    from vitreous.verbs.report import write_report
-    from vitreous.verbs.score_explanations import score_explanations
-    from vitreous.verbs.self_train import self_train
-    from vitreous.verbs.serve import serve
-    from vitreous.verbs.transfer import transfer
-    from vitreous.verbs.walkthrough import write_walkthrough
+    from vitreous.config.model import ViTConfig as ViTConfig
+    from vitreous.config.model import preset as preset
+    from vitreous.errors import UserError as UserError
+    from vitreous.model.trace import Trace as Trace
+    from vitreous.model.vit import ViT as ViT
+    from vitreous.verbs.analyze import analyze as analyze
+    from vitreous.verbs.analyze import plot_weights as plot_weights
+    from vitreous.verbs.analyze import score_explanations as score_explanations
+    from vitreous.verbs.data import get_data as get_data
+    from vitreous.verbs.data import inspect as inspect
+    from vitreous.verbs.data import list_data as list_data
+    from vitreous.verbs.data import pack_data as pack_data
+    from vitreous.verbs.evaluate import evaluate as evaluate
+    from vitreous.verbs.evaluate import write_report as write_report
+    from vitreous.verbs.explain import reconstruct as reconstruct
+    from vitreous.verbs.explain import write_walkthrough as write_walkthrough
+    from vitreous.verbs.fit import fit as fit
+    from vitreous.verbs.fit import pretrain as pretrain
+    from vitreous.verbs.load import Model as Model
+    from vitreous.verbs.load import load as load
+    from vitreous.verbs.measure import bench as bench
+    from vitreous.verbs.measure import probe as probe
+    from vitreous.verbs.models import models as models
+    from vitreous.verbs.predict import predict as predict
+    from vitreous.verbs.predict import predict_many as predict_many
+    from vitreous.verbs.serve import serve as serve
+    from vitreous.verbs.studies import compare as compare
+    from vitreous.verbs.studies import self_train as self_train
+    from vitreous.verbs.studies import transfer as transfer
+    from vitreous.verbs.weights import export_weights as export_weights
+    from vitreous.verbs.weights import import_weights as import_weights
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    "Model": "vitreous.verbs.load",
-    "Trace": "vitreous.model.trace",
-    "UserError": "vitreous.errors",
-    "ViT": "vitreous.model.vit",
-    "ViTConfig": "vitreous.config.model",
-    "analyze": "vitreous.verbs.analyze",
-    "bench": "vitreous.verbs.bench",
-    "compare": "vitreous.verbs.compare",
-    "evaluate": "vitreous.verbs.evaluate",
-    "export_weights": "vitreous.verbs.export",
-    "fit": "vitreous.verbs.fit",
-    "get_data": "vitreous.verbs.data_get",
-    "import_weights": "vitreous.verbs.import_",
-    "inspect": "vitreous.verbs.inspect",
-    "list_data": "vitreous.verbs.data_list",
-    "load": "vitreous.verbs.load",
-    "models": "vitreous.verbs.models",
-    "pack_data": "vitreous.verbs.data_pack",
-    "plot_weights": "vitreous.verbs.plot_weights",
-    "predict": "vitreous.verbs.predict",
-    "predict_many": "vitreous.verbs.predict",
-    "preset": "vitreous.config.model",
-    "pretrain": "vitreous.verbs.pretrain",
-    "probe": "vitreous.verbs.probe",
-    "reconstruct": "vitreous.verbs.reconstruct",
-    "score_explanations": "vitreous.verbs.score_explanations",
-    "self_train": "vitreous.verbs.self_train",
-    "serve": "vitreous.verbs.serve",
-    "transfer": "vitreous.verbs.transfer",
-    "write_report": "vitreous.verbs.report",
-    "write_walkthrough": "vitreous.verbs.walkthrough",
+_NAMES = {
+    "config.model": ("ViTConfig", "preset"),
+    "errors": ("UserError",),
+    "model.trace": ("Trace",),
+    "model.vit": ("ViT",),
+    "verbs.analyze": ("analyze", "plot_weights", "score_explanations"),
+    "verbs.data": ("get_data", "inspect", "list_data", "pack_data"),
+    "verbs.evaluate": ("evaluate", "write_report"),
+    "verbs.explain": ("reconstruct", "write_walkthrough"),
+    "verbs.fit": ("fit", "pretrain"),
+    "verbs.load": ("Model", "load"),
+    "verbs.measure": ("bench", "probe"),
+    "verbs.models": ("models",),
+    "verbs.predict": ("predict", "predict_many"),
+    "verbs.serve": ("serve",),
+    "verbs.studies": ("compare", "self_train", "transfer"),
+    "verbs.weights": ("export_weights", "import_weights"),
 }
+"""The public names by their home."""
+_HOMES = {name: f"vitreous.{home}" for home, names in _NAMES.items() for name in names}
 
-__all__ = [
-    "Model",
-    "Trace",
-    "UserError",
-    "ViT",
-    "ViTConfig",
-    "analyze",
-    "bench",
-    "compare",
-    "evaluate",
-    "export_weights",
-    "fit",
-    "get_data",
-    "import_weights",
-    "inspect",
-    "list_data",
-    "load",
-    "models",
-    "pack_data",
-    "plot_weights",
-    "predict",
-    "predict_many",
-    "preset",
-    "pretrain",
-    "probe",
-    "reconstruct",
-    "score_explanations",
-    "self_train",
-    "serve",
-    "transfer",
-    "write_report",
-    "write_walkthrough",
-]
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

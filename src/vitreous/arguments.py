@@ -10,13 +10,14 @@ from __future__ import annotations
 import inspect
 import math
 import os
+import reprlib
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from difflib import get_close_matches
 from functools import cache, wraps
 from numbers import Integral, Real
 from pathlib import Path
-from types import UnionType
+from types import NoneType, UnionType
 from typing import (
     Annotated,
     Any,
@@ -32,26 +33,57 @@ from typing import (
 )
 
 from vitreous.errors import UserError
-from vitreous.wording import Range, Wanted, shown, wanted
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-LONGEST = 4096
-"""Letters of a text; no path that a system takes is longer."""
-LONGEST_NAME = 255
-"""Bytes of a file's name, between two slashes."""
-HUGE = 2**63
+MAX_TEXT_LETTERS = 4096  # no path that a system takes is longer
+MAX_NAME_BYTES = 255  # of a file's name, between two slashes
+MAX_INT = 2**63
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = 80
+
+
+@dataclass(frozen=True)
+class Range:
+    """Which numbers an argument may be."""
+
+    least: float = -math.inf
+    most: float = math.inf
+    above: float | None = None  # in place of `least`: greater than this
+
+    def __contains__(self, value: float) -> bool:
+        return self.least <= value <= self.most and (self.above is None or value > self.above)
+
+    def __str__(self) -> str:
+        if self.above is not None:
+            most = "" if self.most == math.inf else f" and at most {_number(self.most)}"
+            return f"above {_number(self.above)}{most}"
+        if self.most == math.inf:
+            return f"of at least {_number(self.least)}"
+        return f"from {_number(self.least)} to {_number(self.most)}"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value == round(value) else f"{value:g}"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What to give, in words, where the type says too little."""
+
+    words: str
 
 
 Count = Annotated[int, Range(1)]
 Seed = Annotated[int, Range(0, 2**31 - 1)]
 Workers = Annotated[int, Range(0)]
-Pixels = Annotated[int, Range(1)]
-Merge = Annotated[int, Range(0)]
+SideLength = Annotated[int, Range(1)]
+TokenMerge = Annotated[int, Range(0)]
 Epochs = Annotated[float, Range(above=0, most=1e9)]
 Budget = Annotated[str, Wanted("a time with its unit, such as 90s, 5m or 1h30m")]
-Part = Annotated[str, Wanted("a share i/n of the work, from 1/n to n/n, such as 1/8")]
+WorkSlice = Annotated[str, Wanted("a share i/n of the work, from 1/n to n/n, such as 1/8")]
 
 NamedValue = Callable[[str, object], str]
 """How a sentence writes an argument, from its name and value: "top=0", or "--top 0" on the command line."""
@@ -63,14 +95,25 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            bound = signature.bind(*args, **kwargs)
-        except TypeError as error:
-            raise not_bound(getattr(function, "__name__", "the function"), signature, kwargs, error) from None
+        bound = bind(getattr(function, "__name__", "the function"), signature, *args, **kwargs)
         bound.arguments.update(check_values(bound.arguments, _hints(function)))
         return function(*bound.args, **bound.kwargs)
 
     return call
+
+
+def bind(called: str, signature: inspect.Signature, *args: Any, **kwargs: Any) -> inspect.BoundArguments:
+    """The arguments of a call; one that is missing, or that the function does not have, is refused."""
+    try:
+        return signature.bind(*args, **kwargs)
+    except TypeError as error:
+        names = [name for name in signature.parameters if name != "self"]
+        for name in kwargs:
+            if name not in names:
+                near = get_close_matches(name, names, n=1)
+                meant = f"did you mean {near[0]}?" if near else f"it takes {', '.join(names)}."
+                raise UserError(f"{called}({name}=...): there is no such argument; {meant}") from None
+        raise UserError(f"{called}(): {error}; it takes {', '.join(names)}.") from None
 
 
 def check_values(
@@ -97,13 +140,18 @@ def check_value(value: object, hint: Any, name: str, place: NamedValue | None = 
         return _take(value, hint)
     except _UnfitError as error:
         reason = f"{error.reason}; " if error.reason else ""
-        given = (place or in_python)(f"{name}{error.place}", error.value)
+        name += error.place
+        given = f"{name}={shown(error.value)}" if place is None else place(name, error.value)
         raise UserError(f"{given}: {reason}give {wanted(error.hint)}.") from None
 
 
-def in_python(name: str, value: object) -> str:
-    """An argument as a notebook has it."""
-    return f"{name}={shown(value)}"
+@cache
+def _hints(owner: Hashable) -> dict[str, Any]:
+    """The annotations of a function's arguments, or of a dataclass's fields; found when first needed."""
+    found: Any = owner
+    hints = get_type_hints(inspect.unwrap(found), include_extras=True)
+    known = {field.name for field in fields(found)} if is_dataclass(found) else hints.keys() - {"return"}
+    return {name: hint for name, hint in hints.items() if name in known and get_origin(hint) is not ClassVar}
 
 
 class _UnfitError(Exception):
@@ -112,37 +160,33 @@ class _UnfitError(Exception):
     def __init__(self, value: object, hint: Any, reason: str = "", place: str = "", *, near: bool = False) -> None:
         super().__init__(reason)
         self.value, self.hint, self.reason, self.place = value, hint, reason, place
+        # of the right type, though not of the right value: of several alternatives this one was meant
         self.near = near or bool(reason)
-        """Of the right type, though not of the right value: of several alternatives this one was meant."""
 
 
 def _take(value: object, hint: Any) -> Any:
     """The value as the hint has it; raises `_UnfitError`."""
     origin = get_origin(hint)
+    kind = origin or hint
     if hint in (Any, object) or isinstance(hint, TypeVar):
         return value
     if origin is Annotated:
         return _take_annotated(value, hint)
     if origin in (Union, UnionType):
         return _take_any(value, hint)
-    if origin is Literal:
-        if any(type(value) is type(choice) and value == choice for choice in get_args(hint)):
-            return value
-        raise _UnfitError(value, hint)
     if hint in (int, float, bool, str):
         return _take_plain(value, hint)
-    if origin is tuple or (isinstance(origin, type) and issubclass(origin, Sequence)):
+    if isinstance(origin, type) and issubclass(origin, Sequence):
         return _take_items(value, hint, origin)
-    if origin is not None and isinstance(origin, type) and issubclass(origin, Mapping):
-        return _take_mapping(value, hint)
-    if origin is Callable or hint is Callable:
-        if not callable(value):
-            raise _UnfitError(value, hint)
-        return value
-    kind = origin or hint
-    if getattr(kind, "_is_protocol", False):  # whether a value keeps to it shows when it is used
-        return value
-    if not isinstance(value, kind):
+    if origin is Literal:
+        fits = any(type(value) is type(choice) and value == choice for choice in get_args(hint))
+    elif isinstance(origin, type) and issubclass(origin, Mapping):
+        fits = isinstance(value, Mapping) and all(isinstance(key, str) and key for key in value)
+    elif kind is Callable:
+        fits = callable(value)
+    else:  # whether a value keeps to a protocol shows when it is used
+        fits = getattr(kind, "_is_protocol", False) or isinstance(value, kind)
+    if not fits:
         raise _UnfitError(value, hint)
     return _path(value, hint) if kind is Path else value
 
@@ -165,9 +209,8 @@ def _take_any(value: object, hint: Any) -> Any:
     near: _UnfitError | None = None
     for choice in get_args(hint):
         try:
-            return (
-                _path(_take(value, choice), hint) if choice is str and Path in get_args(hint) else _take(value, choice)
-            )
+            taken = _take(value, choice)
+            return _path(taken, hint) if choice is str and Path in get_args(hint) else taken
         except _UnfitError as error:
             near = error if error.near else near
     if near is None:
@@ -184,17 +227,14 @@ def _take_plain(value: object, kind: type) -> Any:
     if kind is str:
         return _text(value, kind)
     truth = isinstance(value, bool) or getattr(dtype, "kind", "") == "b"
-    if kind is bool:
-        if not truth:
-            raise _UnfitError(value, kind)
+    if kind is bool and truth:
         return bool(value)
-    if truth or not isinstance(value, Real) or (kind is int and not isinstance(value, Integral)):
+    if kind is bool or truth or not isinstance(value, Integral if kind is int else Real):
         raise _UnfitError(value, kind)
     number: int | float = int(value) if isinstance(value, Integral) else float(value)
-    if isinstance(number, int):
-        if not -HUGE < number < HUGE:
-            raise _UnfitError(number, kind, "too large")
-    elif not math.isfinite(number):
+    if isinstance(number, int) and not -MAX_INT < number < MAX_INT:
+        raise _UnfitError(number, kind, "too large")
+    if not math.isfinite(number):
         raise _UnfitError(number, kind, "not a finite number")
     return value if isinstance(value, int | float) else number
 
@@ -204,7 +244,7 @@ def _text(value: object, hint: Any) -> Any:
         raise _UnfitError(value, hint)
     if not value.strip():
         raise _UnfitError(value, hint, "empty")
-    if len(value) > LONGEST:
+    if len(value) > MAX_TEXT_LETTERS:
         raise _UnfitError(value, hint, f"too long ({len(value):,} letters)")
     if "\0" in value:
         raise _UnfitError(value, hint, "holds a null character")
@@ -213,52 +253,86 @@ def _text(value: object, hint: Any) -> Any:
 
 def _path(value: Any, hint: Any) -> Any:
     _text(str(value), hint)
-    if any(len(os.fsencode(name)) > LONGEST_NAME for name in str(value).split("/")):
+    if any(len(os.fsencode(name)) > MAX_NAME_BYTES for name in str(value).split("/")):
         raise _UnfitError(value, hint, "a name of more than 255 bytes, which no file has")
     return value
 
 
 def _take_items(value: object, hint: Any, origin: type) -> Any:
     """A list or tuple, each item checked; a tuple where the annotation has one."""
-    if isinstance(value, str | bytes) or not isinstance(value, Sequence):
-        raise _UnfitError(value, hint)
     inner = get_args(hint) or (Any, ...)
-    if origin is tuple and inner[-1] is not ... and len(inner) != len(value):
+    fixed = origin is tuple and inner[-1] is not ...
+    if isinstance(value, str | bytes) or not isinstance(value, Sequence) or (fixed and len(inner) != len(value)):
         raise _UnfitError(value, hint)
-    each = (inner[0],) * len(value) if origin is not tuple or inner[-1] is ... else inner
     taken = []
-    for number, (item, kind) in enumerate(zip(value, each, strict=True)):
+    for number, (item, kind) in enumerate(zip(value, inner if fixed else inner[:1] * len(value), strict=True)):
         try:
             taken.append(_take(item, kind))
         except _UnfitError as error:
             raise _UnfitError(error.value, error.hint, error.reason, f"[{number}]{error.place}", near=True) from None
-    same = all(item is kept for item, kept in zip(value, taken, strict=True))
-    if origin is tuple:
-        return value if isinstance(value, tuple) and same else tuple(taken)
-    return value if same else taken
+    if all(item is checked for item, checked in zip(value, taken, strict=True)) and (
+        origin is not tuple or isinstance(value, tuple)
+    ):
+        return value
+    return tuple(taken) if origin is tuple else taken
 
 
-def _take_mapping(value: object, hint: Any) -> Any:
-    if not isinstance(value, Mapping) or not all(isinstance(key, str) and key for key in value):
-        raise _UnfitError(value, hint)
-    return value
+def wanted(hint: Any) -> str:
+    """What to give, in words: "a whole number of at least 1, or leave it out"."""
+    choices = kinds_of(hint, annotated=True)
+    words = list(dict.fromkeys(_word(choice, choices) for choice in choices if choice is not NoneType))
+    listed = f"{', '.join(words[:-1])} or {words[-1]}" if len(words) > 1 else words[0]
+    return f"{listed}, or leave it out" if NoneType in choices else listed
 
 
-@cache
-def _hints(owner: Hashable) -> dict[str, Any]:
-    """The annotations of a function's arguments, or of a dataclass's fields; found when first needed."""
-    found: Any = owner
-    hints = get_type_hints(inspect.unwrap(found), include_extras=True)
-    known = {field.name for field in fields(found)} if is_dataclass(found) else hints.keys() - {"return"}
-    return {name: hint for name, hint in hints.items() if name in known and get_origin(hint) is not ClassVar}
+def kinds_of(hint: Any, *, annotated: bool = False) -> list[Any]:
+    """The alternatives of a hint, those within alternatives too; annotated: each with its remarks."""
+    if get_origin(hint) is Annotated and not annotated:
+        return kinds_of(get_args(hint)[0])
+    if get_origin(hint) in (Union, UnionType):
+        return [inner for choice in get_args(hint) for inner in kinds_of(choice, annotated=annotated)]
+    return [hint]
 
 
-def not_bound(called: str, signature: inspect.Signature, given: Mapping[str, object], error: TypeError) -> UserError:
-    """The sentence about an argument that is missing, or that the function does not have."""
-    names = [name for name in signature.parameters if name != "self"]
-    for name in given:
-        if name not in names:
-            near = get_close_matches(name, names, n=1)
-            meant = f"did you mean {near[0]}?" if near else f"it takes {', '.join(names)}."
-            return UserError(f"{called}({name}=...): there is no such argument; {meant}")
-    return UserError(f"{called}(): {error}; it takes {', '.join(names)}.")
+def _word(hint: Any, beside: Sequence[Any]) -> str:
+    origin = get_origin(hint)
+    if origin is Annotated:
+        kind, *remarks = get_args(hint)
+        if words := [remark.words for remark in remarks if isinstance(remark, Wanted)]:
+            return words[0]
+        return " ".join([wanted(kind), *(str(remark) for remark in remarks if isinstance(remark, Range))])
+    if origin is Literal:
+        choices = [str(choice) for choice in get_args(hint)]
+        return f"one of {', '.join(choices)}" if len(choices) > 1 else choices[0]
+    if hint is str and Path in beside:
+        return "a path"
+    if origin is tuple and ... not in get_args(hint):
+        return f"{len(get_args(hint))} numbers, such as {(1,) * len(get_args(hint))}"
+    if isinstance(origin, type) and issubclass(origin, Sequence):
+        item = get_args(hint)[0]
+        several = set(kinds_of(item, annotated=True)) <= set(beside)
+        return "a list of them" if several else f"a list, each of it {wanted(item)}"
+    names: dict[Any, str] = {int: "a whole number", float: "a number", bool: "True or False", str: "a text"}
+    names |= {Path: "a path", bytes: "the bytes of a file", Callable: "a function"}
+    kind = origin or hint
+    if kind in names:
+        return names[kind]
+    if isinstance(kind, type) and issubclass(kind, Mapping):
+        return "a dict of names and values"
+    return f"a {getattr(kind, '__module__', '').partition('.')[0]} {getattr(kind, '__qualname__', kind)}"
+
+
+def shown(value: object) -> str:
+    """A value in a sentence, cut short; of what has no short text, its type."""
+    if isinstance(value, bool | str | float | NoneType | Path):
+        return _SHORT.repr(str(value) if isinstance(value, Path) else value)
+    if isinstance(value, int):
+        # beyond 4,300 digits Python refuses to write a number, and beyond 20 nobody reads it
+        digits = math.floor(abs(value).bit_length() * math.log10(2))
+        return repr(value) if abs(value) < 10**20 else f"{'-' * (value < 0)}10**{digits}"
+    if isinstance(value, list | tuple | dict):
+        try:
+            return _SHORT.repr(value)
+        except ValueError:  # a number in it that Python refuses to write
+            pass
+    return f"<{type(value).__module__}.{type(value).__qualname__}>".replace("builtins.", "")

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 Progress = Callable[[int, int], None]
 """Called with how many are done, and how many there are."""
+NamedProgress = Callable[[str, int, int], None]
+"""The same, with what is being done."""
 
 
 def no_progress(done: int, total: int) -> None:
@@ -32,10 +34,10 @@ class Callbacks:
 
     message: Callable[[str], None] = lambda text: None
     step: Callable[[Event], None] = lambda event: None
-    progress: Callable[[str, int, int], None] = lambda what, done, total: None
-    """What is being done, and how many images of how many are done."""
-    download: Callable[[str, int, int], None] = lambda what, done, total: None
-    """What is being downloaded or unpacked, and how many bytes of how many are done."""
+    progress: NamedProgress = lambda what, done, total: None
+    """Of images."""
+    download: NamedProgress = lambda what, done, total: None
+    """Of the bytes that are downloaded or unpacked."""
     should_stop: Callable[[], bool] = lambda: False
     """Asked between two training steps; then everything is saved, and the same call resumes."""
     started: float | None = None

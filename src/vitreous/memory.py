@@ -1,13 +1,40 @@
-"""How much memory there is, and refusing in time what needs more."""
+"""How much memory there is, refusing in time what needs more, and keeping what the command line has taken.
+
+glibc's malloc gives large blocks back to the system as soon as they are free. A network frees its activations layer by
+layer, so the system takes them back, clears them and hands them out again, page by page, thousands of times a second.
+`keep_memory` tells glibc to keep what is free, and gives it one large range of addresses that the system may back with
+huge pages (2 MiB instead of 4 KiB). Addresses are not memory: only what is really used is taken.
+
+The command line calls it; `import vitreous` leaves the host process as it is, and who wants it in a notebook calls it
+before anything is computed. A person's own settings win: with GLIBC_TUNABLES for malloc, a MALLOC_ variable or another
+allocator it does nothing, and neither where the C library is not glibc. VITREOUS_ALLOCATOR=off switches it off.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
-from vitreous.allocator import give_back_memory
 from vitreous.errors import MachineError, UserError
 from vitreous.inputs import size_text
+
+SWITCH = "VITREOUS_ALLOCATOR"
+HUGE_PAGE = 2**21
+LARGEST_KEPT = (
+    2**30,
+    2**25,
+)  # bytes of a free block that is kept; the second is the most before glibc 2.35
+
+# The numbers of <malloc.h>, <sys/mman.h> and of malloc's own default.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_MMAP_MAX = -1, -3, -4
+_MADV_HUGEPAGE = 14
+_DEFAULT_MMAP_MAX = 65536
+
+_keeping: ctypes.CDLL | None = None
+"""The C library of a process that keeps its memory."""
 
 
 def check_memory(needed: float, what: str, instead: str) -> None:
@@ -101,3 +128,102 @@ def _lines(path: Path) -> list[str]:
         return path.read_text().splitlines()
     except OSError:  # not every system has it
         return []
+
+
+def keep_memory() -> bool:
+    """Have this process keep its memory and use huge pages; whether it does. To call it again changes nothing."""
+    global _keeping
+    if _keeping is None and not _chosen_by_the_user(os.environ):
+        libc = _glibc_malloc()
+        if libc is not None and _never_give_back(libc):
+            _reserve(libc)
+            _keeping = libc
+    return _keeping is not None
+
+
+def give_back_memory() -> None:
+    """Give the system what this process keeps and does not use; what it frees from now on it keeps again."""
+    if _keeping is not None:
+        _keeping.malloc_trim(0)
+        _reserve(_keeping)  # trimming gave up the addresses too
+
+
+def _never_give_back(libc: ctypes.CDLL) -> bool:
+    kept = any(libc.mallopt(_M_MMAP_THRESHOLD, size) for size in LARGEST_KEPT)
+    return bool(kept and libc.mallopt(_M_TRIM_THRESHOLD, -1))
+
+
+def _chosen_by_the_user(environment: Mapping[str, str]) -> bool:
+    """Whether a person has said how memory is to be managed."""
+    return (
+        environment.get(SWITCH, "").lower() == "off"
+        or "glibc.malloc." in environment.get("GLIBC_TUNABLES", "")
+        or any(name.startswith("MALLOC_") for name in environment)
+    )
+
+
+def _glibc_malloc() -> ctypes.CDLL | None:
+    """glibc, if it is also what this process allocates with; another allocator may have been loaded before it."""
+    if sys.platform != "linux":
+        return None
+    try:
+        if not (os.confstr("CS_GNU_LIBC_VERSION") or "").startswith("glibc"):
+            return None
+        libc = ctypes.CDLL(None)
+        libc.malloc.argtypes, libc.malloc.restype = [ctypes.c_size_t], ctypes.c_void_p
+        libc.free.argtypes, libc.free.restype = [ctypes.c_void_p], None
+        libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+        return libc if _library_of(libc, "malloc") == _library_of(libc, "gnu_get_libc_version") else None
+    except (OSError, ValueError, AttributeError):  # musl knows no such name, and a static Python no such function
+        return None
+
+
+class _Symbol(ctypes.Structure):
+    """`Dl_info` of <dlfcn.h>."""
+
+    _fields_ = (
+        ("file", ctypes.c_char_p),
+        ("base", ctypes.c_void_p),
+        ("name", ctypes.c_char_p),
+        ("address", ctypes.c_void_p),
+    )
+
+
+def _library_of(libc: ctypes.CDLL, function: str) -> int | None:
+    """Where the library that this function comes from begins in memory."""
+    symbol = _Symbol()
+    libc.dladdr(ctypes.cast(getattr(libc, function), ctypes.c_void_p), ctypes.byref(symbol))
+    base: int | None = symbol.base
+    return base
+
+
+def _reserve(libc: ctypes.CDLL) -> None:
+    """Let malloc's heap reach over half of the machine's memory, in huge pages. None of it is touched.
+
+    The block that is taken and freed here becomes the heap's unused end, which later blocks are cut from. Where
+    addresses are counted (ulimit -v and -d, no overcommitment) they are left to those who need them.
+    """
+    if _addresses_are_counted():
+        return
+    size = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    libc.mallopt(_M_MMAP_MAX, 0)  # from the heap, however large
+    start = libc.malloc(size)
+    libc.mallopt(_M_MMAP_MAX, _DEFAULT_MMAP_MAX)
+    if start is None:
+        return
+    first, end = -(-start // HUGE_PAGE) * HUGE_PAGE, (start + size) // HUGE_PAGE * HUGE_PAGE
+    if first < end:
+        libc.madvise(first, end - first, _MADV_HUGEPAGE)  # a kernel without huge pages refuses: then with small ones
+    libc.free(start)
+
+
+def _addresses_are_counted() -> bool:
+    import resource
+
+    limits = (resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA))
+    if any(limit != resource.RLIM_INFINITY for limit in limits):
+        return True
+    try:
+        return Path("/proc/sys/vm/overcommit_memory").read_text().strip() == "2"
+    except OSError:
+        return True

@@ -15,7 +15,7 @@ import torch
 from support.commands import MB, SECONDS, check_ended_well, check_refused, run_command
 from support.greys import draw_images, make_weights
 from vitreous.cli.failures import explain_failure
-from vitreous.cli.progress import Reminder, shown_progress
+from vitreous.cli.terminal import Reminder, shown_progress
 from vitreous.errors import MachineError, UserError
 
 
@@ -249,7 +249,7 @@ def test_what_is_left_is_unknown_when_something_else_is_counted():
 
 
 def test_a_log_tells_how_many_images_were_looked_at(monkeypatch, capsys):
-    monkeypatch.setattr("vitreous.cli.progress.Reminder.due", lambda self: True)
+    monkeypatch.setattr("vitreous.cli.terminal.Reminder.due", lambda self: True)
     with shown_progress() as callbacks:
         callbacks.progress("looking at the test images", 1000, 4000)
         callbacks.progress("looking at the test images", 4000, 4000)  # then there is a result to read

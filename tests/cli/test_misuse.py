@@ -9,9 +9,9 @@ import pytest
 
 from support.colours import make_bundle, make_images
 from support.commands import MB, check_ended_well, check_refused, run_command
+from vitreous.arguments import Range
 from vitreous.cli import load_verb, verb_table
-from vitreous.cli.parsing import arguments_of
-from vitreous.wording import Range
+from vitreous.cli.parsing import command_arguments
 
 REQUIRED = {"--data": "nowhere", "--out": "out", "--to": "timm", "--models": "Ti/16"}
 LONG = "x" * 5000
@@ -21,7 +21,7 @@ NUMBERS = {"text": "abc", "empty": "", "huge": str(10**30), "digits": "9" * 5000
 def command(verb, left_out=""):
     """A verb with all that it needs, but that nothing is there; without one of its arguments, if so said."""
     words = []
-    for argument in arguments_of(load_verb(verb)).values():
+    for argument in command_arguments(load_verb(verb)).values():
         if argument.required and argument.name != left_out:
             words += ["nowhere"] if argument.positional else [argument.name, REQUIRED[argument.name]]
     return [*verb.split(), *words]
@@ -64,7 +64,7 @@ def wrong_values(argument):
 
 def misuses(verb):
     """(a name for the case, the command, what the sentence must name)."""
-    arguments = arguments_of(load_verb(verb)).values()
+    arguments = command_arguments(load_verb(verb)).values()
     positional = [argument.name for argument in arguments if argument.positional]
     for argument in arguments:
         if argument.positional:

@@ -22,7 +22,7 @@ from vitreous.errors import UserError
 from vitreous.fetch.install import check_space, install
 from vitreous.storage.http import RetryPolicy
 from vitreous.storage.lock import hold_folder
-from vitreous.verbs.data_get import get_data
+from vitreous.verbs.data import get_data
 
 QUICK = RetryPolicy(seconds=60, pause=0.0, tries=2)
 

@@ -11,8 +11,8 @@ from vitreous.inference.opening import open_classifier, open_model
 from vitreous.training.page import write_report
 from vitreous.verbs.evaluate import evaluate
 from vitreous.verbs.explain import explain
+from vitreous.verbs.measure import probe
 from vitreous.verbs.predict import predict
-from vitreous.verbs.probe import probe
 from vitreous.weights.bundle import load_bundle
 
 JOBS = {

@@ -9,7 +9,7 @@ import pytest
 
 from support.live_server import save_tiny_model
 from support.serving import opened, running
-from vitreous.allocator import give_back_memory
+from vitreous.memory import give_back_memory
 
 INFER = "/v2/models/tiny/infer"
 MB = 2**20

@@ -19,7 +19,7 @@ from vitreous.callbacks import Callbacks
 from vitreous.storage import lock
 from vitreous.storage.lock import LOCK, hold_folder
 from vitreous.training.folder import open_run
-from vitreous.verbs.pretrain import pretrain
+from vitreous.verbs.fit import pretrain
 
 
 @pytest.fixture(scope="module")

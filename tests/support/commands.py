@@ -14,8 +14,8 @@ from functools import cache
 from pathlib import Path
 
 from support.zygote import import_jobs, memory
-from vitreous.allocator import give_back_memory
 from vitreous.cli import main
+from vitreous.memory import give_back_memory
 
 ZYGOTE = Path(__file__).with_name("zygote.py")
 SECONDS = 3.0
@@ -89,7 +89,7 @@ _import_jobs = cache(import_jobs)
 def _restart_peak() -> int:
     """Bytes of memory that this process has; from now on its peak is counted anew, where the system can do so.
 
-    The package keeps what it frees (`vitreous.allocator`); a command that takes no more than that would have no peak.
+    The package keeps what it frees (`vitreous.memory`); a command that takes no more than that would have no peak.
     """
     give_back_memory()
     if not os.access("/proc/self/clear_refs", os.W_OK):

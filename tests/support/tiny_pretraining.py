@@ -8,7 +8,7 @@ from vitreous import ViTConfig
 from vitreous.config.data import Augment, MultiCrop, Preprocess
 from vitreous.config.objective import Dino, Mae, MaskedPatch
 from vitreous.config.train import Optimizer, Training
-from vitreous.verbs.pretrain import pretrain
+from vitreous.verbs.fit import pretrain
 
 TRAINING = Training(
     model=ViTConfig(width=16, depth=2, heads=2, mlp_width=32, patch=2, image_size=(8, 8), classes=0, drop_path=0.1),

@@ -11,7 +11,7 @@ from vitreous.config.train import Training
 from vitreous.distributed.meter import Cost
 from vitreous.training.request import FitRequest, PretrainRequest
 from vitreous.training.result import FitResult, PretrainResult, model_card, pretrain_card
-from vitreous.verbs.import_ import import_card
+from vitreous.verbs.weights import import_card
 from vitreous.weights.bundle import _plain_card
 from vitreous.weights.markdown import code, visible
 

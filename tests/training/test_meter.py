@@ -50,5 +50,5 @@ def test_a_process_that_ended_counts(tmp_path):
 
 def test_a_process_knows_when_it_began(processes):
     before = time.monotonic()
-    outcome = processes(code="from vitreous.cli.progress import process_started; print(process_started())")
+    outcome = processes(code="from vitreous.cli.terminal import process_started; print(process_started())")
     assert before - 0.02 <= float(outcome.stdout) <= time.monotonic()  # the system counts hundredths of a second

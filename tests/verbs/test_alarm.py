@@ -16,7 +16,7 @@ from vitreous.data.packed import ArraySource
 from vitreous.objectives.build import build_objective
 from vitreous.objectives.setting import Setting
 from vitreous.training.recipes.pretrain import PRETRAINING
-from vitreous.verbs.pretrain import pretrain
+from vitreous.verbs.fit import pretrain
 
 BATCH = 12
 MODEL = ViTConfig(

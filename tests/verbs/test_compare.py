@@ -27,8 +27,8 @@ from vitreous.studies.compare.plan import plan_comparison
 from vitreous.training.deadline import parse_budget
 from vitreous.training.folder import read_config
 from vitreous.training.start import split_for
-from vitreous.verbs.compare import compare
 from vitreous.verbs.fit import fit
+from vitreous.verbs.studies import compare
 from vitreous.weights.bundle import load_bundle
 
 BUDGET, ONE_MODEL = "25s", "9s"

@@ -13,8 +13,7 @@ from support.greys import quick_fit as quick
 from support.killing import run_and_kill
 from vitreous import UserError
 from vitreous.callbacks import Callbacks
-from vitreous.verbs.fit import fit
-from vitreous.verbs.pretrain import pretrain
+from vitreous.verbs.fit import fit, pretrain
 from vitreous.weights.bundle import load_bundle
 
 

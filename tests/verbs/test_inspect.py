@@ -2,7 +2,7 @@
 
 from support.colours import make_images
 from vitreous.callbacks import Callbacks
-from vitreous.verbs.inspect import inspect
+from vitreous.verbs.data import inspect
 
 
 def test_a_folder_with_trouble(tmp_path):

@@ -16,8 +16,8 @@ from vitreous.data.view import Sample
 from vitreous.inference.engine import InferenceModel
 from vitreous.inference.predict import ImageList
 from vitreous.verbs.evaluate import evaluate
+from vitreous.verbs.measure import probe
 from vitreous.verbs.predict import PredictImages, predict, predict_many
-from vitreous.verbs.probe import probe
 from vitreous.weights.bundle import load_bundle, save_bundle
 
 
@@ -140,7 +140,7 @@ def test_predictions_come_as_they_are_made(bundle, tmp_path):
     done = []
     told = Callbacks(progress=lambda what, *counts: done.append(counts))
     options = PredictImages(bundle, tmp_path / "p", batch_size=2, callbacks=told)
-    each = options.predict_each(options.model, options.images)
+    each = options.predict_each(options.images)
     next(each)
     assert done == []
     last = tmp_path / "p" / "red" / "3.png"

@@ -27,7 +27,7 @@ from vitreous.inference import parts as part_files
 from vitreous.inference.part_plan import ModelRequest
 from vitreous.inference.parts import PartWorker
 from vitreous.inference.ray_cluster import Cluster, _check_reachable, min_processors_per_gpu, open_cluster
-from vitreous.verbs.data_pack import pack_data
+from vitreous.verbs.data import pack_data
 from vitreous.verbs.predict import predict_many, show_files
 from vitreous.weights.bundle import load_bundle, save_bundle
 

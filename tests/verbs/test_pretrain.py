@@ -23,8 +23,7 @@ from vitreous.objectives.mae import load_autoencoder
 from vitreous.training.folder import read_config
 from vitreous.training.page import write_report, write_run_page
 from vitreous.training.start import MIN_HELD_OUT, hold_out
-from vitreous.verbs.fit import fit
-from vitreous.verbs.pretrain import pretrain
+from vitreous.verbs.fit import fit, pretrain
 from vitreous.weights.bundle import load_bundle
 
 pytestmark = pytest.mark.usefixtures("tiny")

@@ -15,7 +15,7 @@ from vitreous.callbacks import Callbacks
 from vitreous.config.data import Augment
 from vitreous.config.train import Optimizer
 from vitreous.training.recipes.pretrain import PRETRAINING
-from vitreous.verbs.pretrain import pretrain
+from vitreous.verbs.fit import pretrain
 
 pytestmark = pytest.mark.usefixtures("tiny")
 

@@ -476,7 +476,7 @@ def test_an_interval_of_images_that_chose_the_round_is_not_printed(whole_result,
     """By test images it is; the JSON says which of the two it is."""
     for split, chose in (("test", False), ("val", True)):
         result = replace(whole_result, against_teacher=Paired(split, 9, 1, 4))
-        vitreous.verbs.self_train.SelfTrain("a", "b").show(result)
+        vitreous.verbs.studies.SelfTrain("a", "b").show(result)
         (line,) = (line for line in capsys.readouterr().out.splitlines() if "+33.3 points" in line)
         low, high = (f"{100 * value:+.1f}" for value in result.against_teacher.interval)
         assert (low in line and high in line) != chose

@@ -13,7 +13,7 @@ from support.commands import MB, check_ended_well, check_refused, run_command
 from support.greys import draw_images, make_weights
 from vitreous import UserError
 from vitreous.storage.manifest import write_manifest
-from vitreous.verbs.export import export_weights
+from vitreous.verbs.weights import export_weights
 from vitreous.weights.bundle import load_bundle
 
 KINDS = ("bundle", "timm", "huggingface")

@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 
 from support.tiny_models import random_model
 from vitreous import UserError
-from vitreous.verbs.import_ import import_weights
+from vitreous.verbs.weights import import_weights
 from vitreous.weights.labels import imagenet_names, read_labels
 from vitreous.weights.source import open_weights
 

@@ -7,7 +7,6 @@ get`: what verbs of one first word share is that word.
 
 from __future__ import annotations
 
-import keyword
 import re
 import sys
 from collections.abc import Sequence
@@ -18,19 +17,20 @@ from typing import TYPE_CHECKING, Any
 
 from vitreous import __version__
 from vitreous.cli.failures import explain_failure
-from vitreous.cli.terminal import only_main_prints, print_failure, reliable_streams
+from vitreous.cli.terminal import only_main_prints, print_failure, printable, reliable_streams
 from vitreous.distributed.launcher import refuse_many
 from vitreous.errors import MachineError, UserError
 from vitreous.interrupt import Interrupted, interruptible
-from vitreous.memory import check_address_space
+from vitreous.memory import check_address_space, keep_memory
 
 if TYPE_CHECKING:
     from vitreous.cli.verb import Verb
 
 whole_process = False
 """Whether this process was started for one command, so that a person waits for all of it, start-up included."""
-LIBRARIES = 600 * 10**6
-"""Bytes of addresses that torch and the rest take; some of them end the process where there are fewer."""
+LIBRARY_ADDRESS_BYTES = 600 * 10**6  # what torch and the rest take; some of them end the process where there are fewer
+FAMILIES = {"data": "Public datasets."}
+"""First words that several verbs share, and what is said of them."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -50,9 +50,15 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _attempt(args: list[str]) -> int:
     """The status of a command; whatever ended it has been said."""
+    failure: Exception | None
     try:
         with interruptible():
-            _check_place()
+            try:
+                Path.cwd()
+            except FileNotFoundError:  # no name means anything there
+                raise UserError(
+                    "the folder you are in was deleted; go to another (cd) and repeat the command."
+                ) from None
             try:
                 status = _run(args)
             except SystemExit as end:  # the parser's own way, after help or a complaint
@@ -64,86 +70,57 @@ def _attempt(args: list[str]) -> int:
     except BrokenPipeError:  # as `head` does
         return 141
     except (UserError, MachineError) as error:
-        return _say(error)
+        failure = error
     except (OSError, MemoryError, RuntimeError, ImportError) as error:
-        explained = explain_failure(error)
-        if explained is None:
+        failure = explain_failure(error)
+        if failure is None:
             raise
-        return _say(explained)
-
-
-def _say(error: UserError | MachineError) -> int:
-    from vitreous.cli.terminal import printable
-
-    print_failure(f"vitreous: {printable(str(error))}")  # it may name a file with a line end in its name
-    return 2 if isinstance(error, UserError) else 1
-
-
-def _check_place() -> None:
-    """Refuse to start in a folder that was deleted: no name means anything there."""
-    try:
-        Path.cwd()
-    except FileNotFoundError:
-        raise UserError("the folder you are in was deleted; go to another (cd) and repeat the command.") from None
+    print_failure(f"vitreous: {printable(str(failure))}")  # it may name a file with a line end in its name
+    return 2 if isinstance(failure, UserError) else 1
 
 
 def _run(args: list[str]) -> int | None:
-    from vitreous.cli.overview import overview
+    from vitreous.cli.overview import overview, unknown_verb
 
-    if not args:
-        print(overview(summaries()), file=sys.stderr)
-        return 2
-    verb, *rest = args
-    if verb in ("--version", "-V"):
+    first, family = args[0] if args else "", ""
+    if first in ("--version", "-V"):
         print(f"vitreous {__version__}")
         return None
-    if verb in ("--help", "-h"):
-        print(overview(summaries()))
+    if first.startswith("--tyro-"):  # shell completion, which is about all verbs
+        from vitreous.cli.parsing import parse_any
+
+        parse_any({verb: load_verb(verb) for verb in verb_table()}, FAMILIES, args)
         return None
-    if verb.startswith("--tyro-"):  # shell completion, which is about all verbs
-        return _parse_any(args)
-    verbs = verb_table()
-    if family := [name for name in verbs if name.startswith(f"{verb} ")]:
-        return _run_family(verb, family, rest)
-    if verb not in verbs:
-        from vitreous.cli.unknown import unknown_verb
-
-        raise unknown_verb(verb, verbs)
-    return _parse(verb, rest)
-
-
-def _run_family(word: str, family: list[str], args: list[str]) -> int | None:
-    """A verb of two words, of which the first is known."""
-    from vitreous.cli.overview import overview
-
+    verbs = list(verb_table())
+    if first in FAMILIES:
+        family, args = first, args[1:]
+        verbs = [name for name in verbs if name.startswith(f"{family} ")]
     if not args or args[0] in ("--help", "-h"):
-        lines = {name: line for group in summaries().values() for name, line in group.items() if name in family}
-        print(overview({"commands": lines}, word), file=None if args else sys.stderr)
+        groups = summaries()
+        if family:
+            groups = {
+                "commands": {verb: line for group in groups.values() for verb, line in group.items() if verb in verbs}
+            }
+        print(overview(groups, family), file=None if args else sys.stderr)
         return None if args else 2
-    verb = f"{word} {args[0]}"
-    if verb not in family:
-        from vitreous.cli.unknown import unknown_verb
-
-        raise unknown_verb(args[0], family, word)
-    return _parse(verb, args[1:])
+    verb = f"{family} {args[0]}".lstrip()
+    if verb not in verbs:
+        raise unknown_verb(args[0], verbs, family)
+    return _execute(verb, args[1:])
 
 
-def _parse(verb: str, args: list[str]) -> int | None:
+def _execute(name: str, args: list[str]) -> int:
+    """Parse a command, do what it says and show the result; its exit status."""
     from vitreous.cli.parsing import parse
-    from vitreous.cli.terminal import say_logs
+    from vitreous.cli.terminal import log_to_stderr, print_json, process_started, shown_progress
 
-    check_address_space(LIBRARIES)
-    kind = load_verb(verb)
+    check_address_space(LIBRARY_ADDRESS_BYTES)
+    kind = load_verb(name)
     if not kind.distributed:
-        refuse_many(verb)
-    say_logs()
-    return _execute(*parse(verb, kind, args))
-
-
-def _execute(verb: Verb[Any], as_json: bool) -> int:
-    """Do what a parsed command says and show the result; its exit status."""
-    from vitreous.cli.progress import process_started, shown_progress
-    from vitreous.cli.terminal import print_json
+        refuse_many(name)
+    log_to_stderr()
+    verb, as_json = parse(name, kind, args)
+    keep_memory()  # before anything is computed
 
     def show(result: Any) -> None:
         if not as_json:
@@ -169,10 +146,9 @@ def _execute(verb: Verb[Any], as_json: bool) -> int:
     return verb.status(result)
 
 
-def _parse_any(args: list[str]) -> int | None:
-    from vitreous.cli.completion import parse_any
-
-    return parse_any({verb: load_verb(verb) for verb in verb_table()}, args)
+def verb_table() -> dict[str, str | type[Verb[Any]]]:
+    """Every verb by its name: of this package "FILE.Class", of another the class."""
+    return {_name(verb): verb for group in _groups().values() for verb in group}
 
 
 def _groups() -> dict[str, tuple[str | type[Verb[Any]], ...]]:
@@ -180,27 +156,18 @@ def _groups() -> dict[str, tuple[str | type[Verb[Any]], ...]]:
     return found
 
 
-def verb_table() -> dict[str, str | type[Verb[Any]]]:
-    """Every verb by its name: of this package the name once more, of another the class."""
-    return {_name(verb): verb for group in _groups().values() for verb in group}
-
-
 def _name(verb: str | type[Verb[Any]]) -> str:
-    """What a person types: "count-images" for the class `CountImages`."""
-    return verb if isinstance(verb, str) else re.sub(r"(?<=[a-z])(?=[A-Z])", "-", verb.__name__).lower()
-
-
-def _home(verb: str) -> tuple[str, str]:
-    """The file and the class of a verb of this package: "data_get" and "DataGet" of "data get"."""
-    words = re.split("[ -]", verb)
-    return "_".join(words) + "_" * keyword.iskeyword(verb), "".join(map(str.capitalize, words))
+    """What a person types: "count-images" for the class `CountImages`, "data get" for `DataGet`."""
+    kind = verb.partition(".")[2] if isinstance(verb, str) else verb.__name__
+    first, *more = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", kind).lower().split("-")
+    return (" " if first in FAMILIES else "-").join([first, *more])
 
 
 def load_verb(name: str) -> type[Verb[Any]]:
     """The class of a verb."""
     if isinstance(verb := verb_table()[name], type):
         return verb
-    file, kind = _home(verb)
+    file, _, kind = verb.partition(".")
     found: type[Verb[Any]] = getattr(import_module(f"vitreous.verbs.{file}"), kind)
     return found
 
@@ -215,7 +182,7 @@ def _summary(verb: str | type[Verb[Any]]) -> str:
     if isinstance(verb, type):
         text = verb.__doc__ or ""
     else:
-        file, kind = _home(verb)
-        path, begin = Path(__file__).parents[1] / "verbs" / f"{file}.py", f"\nclass {kind}("
-        text = path.read_text(encoding="utf-8").partition(begin)[2].partition('"""')[2]
+        file, _, kind = verb.partition(".")
+        source = (Path(__file__).parents[1] / "verbs" / f"{file}.py").read_text(encoding="utf-8")
+        text = source.partition(f"\nclass {kind}(")[2].partition('"""')[2]
     return text.partition("\n")[0].removesuffix('"""')

@@ -1,4 +1,4 @@
-"""`vitreous --help`: the verbs by task, in the look of tyro's help but without the time that importing tyro takes."""
+"""What there is to run: `vitreous --help`, and a sentence about a word that is no verb. Without tyro, which is slow."""
 
 from __future__ import annotations
 
@@ -7,34 +7,49 @@ import sys
 import textwrap
 from collections.abc import Iterable, Mapping
 
+from vitreous.errors import UserError
+
 OPTIONS = {"-h, --help": "Show this help message and exit.", "-V, --version": "Show the version and exit."}
+SYNONYMS = {"train": "fit", "finetune": "fit", "fine-tune": "fit", "classify": "predict"}
+"""What other programs call a verb."""
 
 
 def overview(groups: Mapping[str, Mapping[str, str]], word: str = "") -> str:
-    """What `vitreous --help` prints: a box for each group, a line or two for each verb.
+    """What `vitreous --help` prints, in the look of tyro: a box for each group, a line or two for each verb.
 
     word: the first word of all verbs in it, for `vitreous data --help`.
     """
-    command = f"vitreous {word}" if word else "vitreous"
+    command = f"vitreous {word}".rstrip()
     width = max(40, shutil.get_terminal_size().columns)
-    options = {name: line for name, line in OPTIONS.items() if not (word and "version" in name)}
-    boxes = {"options": options, **groups}
+    boxes = {"options": {name: line for name, line in OPTIONS.items() if not (word and "version" in name)}, **groups}
     column = max(len(name) for rows in boxes.values() for name in rows) + 2
-    lines = [f"usage: {command} COMMAND ...", "", "A Vision Transformer you can see through.", ""]
+    text = [f"usage: {command} COMMAND ...", "", "A Vision Transformer you can see through.", ""]
     for title, rows in boxes.items():
-        lines += _box(title, list(_rows(rows, column, width - 4)), width)
-    return "\n".join([*lines, "", f"{command} COMMAND --help shows the options of a command."])
+        lines = []
+        for name, summary in rows.items():
+            wrapped = textwrap.wrap(summary, max(10, width - 4 - column), break_on_hyphens=False)
+            lines += [f"{'' if number else name:{column}}{line}" for number, line in enumerate(wrapped)]
+        if (sys.stdout.encoding or "").lower() == "utf-8":
+            text.append(f"╭─ {title} {'─' * (width - 5 - len(title))}╮")
+            text += [*(f"│ {line:{width - 4}} │" for line in lines), f"╰{'─' * (width - 2)}╯"]
+        else:
+            text += [f" {title}", f" {'-' * (width - 2)}", *(f"  {line}" for line in lines), ""]
+    return "\n".join([*text, "", f"{command} COMMAND --help shows the options of a command."])
 
 
-def _rows(rows: Mapping[str, str], column: int, width: int) -> Iterable[str]:
-    for name, text in rows.items():
-        first, *more = textwrap.wrap(text, max(10, width - column), break_on_hyphens=False)
-        yield f"{name:{column}}{first}"
-        yield from (" " * column + line for line in more)
+def unknown_verb(word: str, verbs: Iterable[str], family: str = "") -> UserError:
+    """The sentence about a word that is no verb, with what may have been meant.
 
+    family: the word before it, which all these verbs begin with.
+    """
+    from difflib import get_close_matches
 
-def _box(title: str, lines: list[str], width: int) -> list[str]:
-    if (sys.stdout.encoding or "").lower() != "utf-8":
-        return [f" {title}", f" {'-' * (width - 2)}", *(f"  {line}" for line in lines), ""]
-    top = f"╭─ {title} {'─' * (width - 5 - len(title))}╮"
-    return [top, *(f"│ {line:{width - 4}} │" for line in lines), f"╰{'─' * (width - 2)}╯"]
+    known = [verb.removeprefix(f"{family} ") for verb in verbs]
+    if word in SYNONYMS and not family:
+        near = [SYNONYMS[word]]
+    else:
+        near = [verb for verb in known if word and verb.startswith(word)] or get_close_matches(word, known, n=1)
+    command, shown = f"vitreous {family}".rstrip(), word if 0 < len(word) <= 60 else f"{word[:60]!r}"
+    meant = f"did you mean `{command} {near[0]}`?" if near else f"`{command} --help` lists the commands."
+    kind = "option" if word.startswith("-") else "command"
+    return UserError(f"{f'{family} {shown}'.lstrip()}: there is no such {kind}; {meant}")

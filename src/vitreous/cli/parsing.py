@@ -10,185 +10,124 @@ import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import MISSING, dataclass
+from dataclasses import field, make_dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
-from types import NoneType, UnionType
+from types import NoneType
 from typing import Annotated, Any, Union, get_args, get_origin
 
 import tyro
+from tyro.extras import subcommand_cli_from_dict
 
-from vitreous.cli.verb import Verb, fields_of, make
+from vitreous.arguments import check_values, kinds_of, shown, wanted
+from vitreous.cli.verb import Argument, Verb, arguments_of
 from vitreous.errors import UserError
-from vitreous.wording import shown, wanted
 
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help_behavior_hint="")]
 """An option that is either there or not."""
 
 
-@dataclass(frozen=True)
-class Argument:
-    """One argument of a verb, as the command line has it."""
-
-    name: str
-    """ "--image-size", or for a place in the line "MODEL"."""
-    metavar: str
-    help: str
-    hint: Any
-    """What a value may be."""
-    default: Any
-    """`MISSING` where it must be given."""
-
-    @property
-    def required(self) -> bool:
-        """Whether it must be given."""
-        return self.default is MISSING
-
-    @property
-    def positional(self) -> bool:
-        """Whether it is given by its place."""
-        return not self.name.startswith("--")
-
-    @property
-    def flag(self) -> bool:
-        """Whether it takes no value."""
-        return _plain(self.hint) is bool
-
-    @property
-    def overrides(self) -> bool:
-        """Whether it is NAME=VALUE, given any number of times."""
-        return any(_is(kind, Mapping) for kind in _kinds(self.hint))
-
-    @property
-    def listed(self) -> bool:
-        """Whether it is a list that is written with commas."""
-        return "," in self.metavar and any(_is(kind, Sequence) for kind in _kinds(self.hint))
-
-    @property
-    def repeats(self) -> bool:
-        """Whether several values are taken, each as a word of its own."""
-        return self.overrides or self.metavar.endswith(" ...")
-
-    @property
-    def typed(self) -> Any:
-        """The type that tyro parses."""
-        if self.flag:
-            return Flag
-        if self.repeats:
-            return tuple[str, ...]
-        optional = [None] if NoneType in _kinds(self.hint) else []
-        if self.listed or any(kind in (str, Path) for kind in _kinds(self.hint)):
-            return Union[(str, *optional)]
-        return _plain(self.hint)
-
-    def taken(self, value: Any) -> Any:
-        """The value as the verb has it, from what tyro parsed."""
-        if self.overrides:
-            from vitreous.config.overrides import parse_overrides
-
-            try:
-                return parse_overrides(value)
-            except UserError as error:
-                raise UserError(f"{self.name} {error}") from None
-        if self.listed and isinstance(value, str):
-            return self._split(value)
-        return value
-
-    def _split(self, text: str) -> list[Any]:
-        inner = next(get_args(kind)[0] for kind in _kinds(self.hint) if _is(kind, Sequence))
-        item = _plain(inner)
-        try:
-            return [item(part.strip()) if item in (int, float) else part.strip() for part in text.split(",")]
-        except ValueError:
-            raise UserError(
-                f"{self.name} {_short(text)}: give {wanted(self.hint)}; values are separated by commas."
-            ) from None
-
-    @property
-    def written_default(self) -> Any:
-        """The default as a person would write it."""
-        if self.overrides or (self.repeats and not self.required):
-            return ()
-        if self.listed and self.default not in (None, MISSING):
-            return ",".join(map(str, self.default))
-        return self.default
-
-
 def parse(name: str, verb: type[Verb[Any]], args: Sequence[str]) -> tuple[Verb[Any], bool]:
     """The verb with what the command says, and whether its result is printed as JSON."""
-    arguments = arguments_of(verb)
+    arguments = command_arguments(verb)
     _check_options(arguments, args)
     with _own_words(name, arguments, args):
-        given = tyro.cli(command_of(verb), prog=f"vitreous {name}", args=args)
+        given = dict(vars(tyro.cli(command_of(verb), prog=f"vitreous {name}", args=args)))
     as_json = given.pop("json", False)
-    values = {field: arguments[field].taken(value) for field, value in given.items()}
+    values = {name: _value_of(arguments[name], value) for name, value in given.items()}
 
-    def place(field: str, value: object) -> str:
-        argument = arguments[field.partition("[")[0]]
+    def place(name: str, value: object) -> str:
+        argument = arguments[name.partition("[")[0]]
         typed = _value(args, argument.name) if argument.listed and isinstance(value, list) else None
         return f"{argument.name} {shown(value) if typed is None else _short(typed)}"
 
-    return make(verb, values, place, in_command=True), as_json
+    return verb(**check_values(values, {name: one.hint for name, one in arguments.items()}, place)), as_json
 
 
-def arguments_of(verb: type[Verb[Any]]) -> dict[str, Argument]:
+def parse_any(verbs: Mapping[str, type[Verb[Any]]], families: Mapping[str, str], args: Sequence[str]) -> None:
+    """Let tyro parse a command of any verb: it knows how to write what a shell completes.
+
+    families: what is said of the first words that several verbs share.
+    """
+    commands: dict[str, Callable[..., Any]] = {}
+    for name, verb in verbs.items():
+        if " " not in name:
+            commands[name] = command_of(verb)
+    for word, summary in families.items():
+        inner = {name.removeprefix(f"{word} "): verb for name, verb in verbs.items() if name.startswith(f"{word} ")}
+        choices = [tyro.conf.subcommand(name, constructor=command_of(verb)) for name, verb in inner.items()]
+        union: Any = Union.__getitem__(tuple(Annotated[Any, choice] for choice in choices))
+        commands[word] = make_dataclass(word, [("command", union)], namespace={"__doc__": summary})
+    plain = (tyro.conf.OmitSubcommandPrefixes, tyro.conf.OmitArgPrefixes)  # "get", not "command:get"
+    subcommand_cli_from_dict(commands, prog="vitreous", args=args, config=plain)
+
+
+def command_arguments(verb: type[Verb[Any]]) -> dict[str, Argument]:
     """The arguments of a verb's command by the names of its fields."""
     found = {}
-    for field in fields_of(verb, in_command=True):
-        if (option := field.option) is not None:
-            name = option.metavar.removesuffix(" ...") if option.positional else f"--{field.name.replace('_', '-')}"
-            hint = field.hint
-            if str in (kinds := _kinds(hint)) and int in kinds:  # a number that Python may take is a text here
-                hint = str | None if NoneType in kinds else str
-            found[field.name] = Argument(name, option.metavar, option.help, hint, field.default)
+    for name, argument in arguments_of(verb, in_command=True).items():
+        if str in (kinds := kinds_of(argument.hint)) and int in kinds:  # a number that Python may take is a text here
+            argument = replace(argument, hint=str | None if NoneType in kinds else str)
+        if argument.help:
+            found[name] = argument
     if verb.json_help:
-        found["json"] = Argument("--json", "", verb.json_help, bool, default=False)
+        found["json"] = Argument("json", bool, False, help=verb.json_help)
     return found
 
 
-def command_of(verb: type[Verb[Any]]) -> Callable[..., dict[str, Any]]:
-    """A function with the verb's arguments, for tyro to read: it returns them."""
-
-    def command(**given: Any) -> dict[str, Any]:
-        return given
-
-    parameters = []
-    for field, argument in arguments_of(verb).items():
+def command_of(verb: type[Verb[Any]]) -> type:
+    """A dataclass with the arguments of a verb's command, for tyro to read."""
+    options: list[Any] = []
+    for name, argument in command_arguments(verb).items():
         remarks: list[Any] = [
             tyro.conf.arg(metavar=argument.metavar or None, help=argument.help, help_behavior_hint=_default_shown)
         ]
         remarks += [tyro.conf.Positional] * argument.positional + [tyro.conf.UseAppendAction] * argument.overrides
-        default = inspect.Parameter.empty if argument.required else argument.written_default
-        annotation: Any = Annotated.__class_getitem__((argument.typed, *remarks))  # type: ignore[attr-defined]
-        parameters.append(
-            inspect.Parameter(field, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-        )
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        hint: Any = Annotated.__class_getitem__((_parsed_type(argument), *remarks))  # type: ignore[attr-defined]
+        default = argument.default
+        if argument.overrides or (argument.repeats and not argument.required):
+            default = ()
+        elif argument.listed and default and not argument.required:
+            default = ",".join(map(str, default))
+        options.append((name, hint) if argument.required else (name, hint, field(default=default)))
     # The help is wrapped to the terminal, so where the source breaks its lines must not show.
-    command.__doc__ = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.cleandoc(verb.__doc__ or ""))
-    return command
+    text = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.cleandoc(verb.__doc__ or ""))
+    return make_dataclass(verb.__name__, options, kw_only=True, namespace={"__doc__": text})
 
 
 def _default_shown(value: str) -> str:
     return f"(default: {value})" if value not in ("", "None", "False", "()") else ""
 
 
-def _plain(hint: Any) -> Any:
-    return get_args(hint)[0] if get_origin(hint) is Annotated else hint
+def _parsed_type(argument: Argument) -> Any:
+    """The type that tyro parses."""
+    kinds = kinds_of(argument.hint)
+    if argument.flag:
+        return Flag
+    if argument.repeats:
+        return tuple[str, ...]
+    if argument.listed or str in kinds or Path in kinds:
+        return str | None if NoneType in kinds else str
+    return get_args(argument.hint)[0] if get_origin(argument.hint) is Annotated else argument.hint
 
 
-def _kinds(hint: Any) -> list[Any]:
-    """The alternatives of a type."""
-    hint = _plain(hint)
-    if get_origin(hint) in (Union, UnionType):
-        return [kind for choice in get_args(hint) for kind in _kinds(choice)]
-    return [hint]
+def _value_of(argument: Argument, value: Any) -> Any:
+    """The value as the verb has it, from what tyro parsed."""
+    if argument.overrides:
+        from vitreous.config.overrides import parse_overrides
 
-
-def _is(kind: Any, what: type) -> bool:
-    origin = get_origin(kind)
-    return isinstance(origin, type) and issubclass(origin, what)
+        try:
+            return parse_overrides(value)
+        except UserError as error:
+            raise UserError(f"{argument.name} {error}") from None
+    if not (argument.listed and isinstance(value, str)):
+        return value
+    item = next(kinds_of(get_args(kind)[0])[0] for kind in kinds_of(argument.hint) if get_args(kind))
+    try:
+        return [item(part.strip()) if item in (int, float) else part.strip() for part in value.split(",")]
+    except ValueError:
+        message = f"{argument.name} {_short(value)}: give {wanted(argument.hint)}; values are separated by commas."
+        raise UserError(message) from None
 
 
 @contextmanager
@@ -201,46 +140,36 @@ def _own_words(verb: str, arguments: dict[str, Argument], args: Sequence[str]) -
         return
 
     def refuse(event: Any) -> None:
-        raise _sentence(verb, arguments, args, event)
+        raise UserError(_sentence(verb, arguments, args, event))
 
     with _errors.on_parse_error(refuse):
         yield
 
 
-def _sentence(verb: str, arguments: dict[str, Argument], args: Sequence[str], event: Any) -> UserError:
+def _sentence(verb: str, arguments: dict[str, Argument], args: Sequence[str], event: Any) -> str:
     """What is wrong with a command, of what tyro found: an unknown word, a missing or a wrong value."""
+    help_of_verb = f"see `vitreous {verb} --help`."
     if (unknown := _unknown_option(arguments, args)) is not None:
-        return UserError(f"{_short(unknown)}: {verb} has no such option; {_meant(verb, unknown, arguments)}")
-    if (found := _argument(arguments, getattr(event, "argument", None))) is not None:
-        return _missing(verb, found) if found.positional else _wrong_value(found, _value(args, found.name))
-    for missing in getattr(event, "missing_arguments", ()):
-        if (found := _argument(arguments, missing.arg)) is not None:
-            return _missing(verb, found)
+        return f"{_short(unknown)}: {verb} has no such option; {_meant(verb, unknown, arguments)}"
+    wrong = _argument(arguments, getattr(event, "argument", None))
+    if wrong is not None and not wrong.positional:
+        value = _value(args, wrong.name)
+        if value is None or value.startswith("--"):
+            return f"{wrong.name}: a value is missing; give {wanted(wrong.hint)}."
+        return f"{wrong.name} {_short(value)}: give {wanted(wrong.hint)}."
+    missing = [_argument(arguments, one.arg) for one in getattr(event, "missing_arguments", ())]
+    for argument in (wrong, *missing):
+        if argument is not None:
+            metavar = "" if argument.positional else f" {argument.metavar}"
+            return f"{verb}: {argument.name}{metavar} is missing; {help_of_verb}"
     words = [*getattr(event, "tokens", ()), *getattr(event, "unrecognized_tokens", ())]
     if not words:
-        return UserError(f"{verb}: the command cannot be read; see `vitreous {verb} --help`.")
+        return f"{verb}: the command cannot be read; {help_of_verb}"
+    word = _short(words[0])
     for flag in (argument.name for argument in arguments.values() if argument.flag):
         if _value(args, flag) == words[0]:
-            return _no_value(flag, words[0])
-    return UserError(
-        f"{_short(words[0])}: one word too many for {verb}; put quotes around a name with spaces, and see "
-        f"`vitreous {verb} --help`."
-    )
-
-
-def _wrong_value(argument: Argument, value: str | None) -> UserError:
-    if value is None or value.startswith("--"):
-        return UserError(f"{argument.name}: a value is missing; give {wanted(argument.hint)}.")
-    return UserError(f"{argument.name} {_short(value)}: give {wanted(argument.hint)}.")
-
-
-def _no_value(flag: str, value: str) -> UserError:
-    return UserError(f"{flag} {_short(value)}: this option takes no value; leave {_short(value)} out.")
-
-
-def _missing(verb: str, argument: Argument) -> UserError:
-    called = argument.name if argument.positional else f"{argument.name} {argument.metavar}"
-    return UserError(f"{verb}: {called} is missing; see `vitreous {verb} --help`.")
+            return f"{flag} {word}: this option takes no value; leave {word} out."
+    return f"{word}: one word too many for {verb}; put quotes around a name with spaces, and {help_of_verb}"
 
 
 def _argument(arguments: dict[str, Argument], found: Any) -> Argument | None:
@@ -251,18 +180,13 @@ def _argument(arguments: dict[str, Argument], found: Any) -> Argument | None:
 def _unknown_option(arguments: dict[str, Argument], args: Sequence[str]) -> str | None:
     """The first word that looks like an option and is none."""
     known = {argument.name for argument in arguments.values()} | {"--help", "-h"}
-    for arg in args:
-        if arg == "--":
-            return None
-        name = arg.partition("=")[0]
-        if re.match(r"--?[A-Za-z]", name) and name.replace("_", "-") not in known:
-            return name
-    return None
+    names = (arg.partition("=")[0] for arg in _options_in(args))
+    return next((name for name in names if re.match(r"--?[A-Za-z]", name) and _dashed(name) not in known), None)
 
 
 def _meant(verb: str, word: str, arguments: dict[str, Argument]) -> str:
     options = [argument.name for argument in arguments.values() if not argument.positional]
-    bare = word.lstrip("-").replace("_", "-").lower()
+    bare = _dashed(word.lstrip("-")).lower()
     near = [option for option in options if bare and option.startswith(f"--{bare}")]
     near = near or get_close_matches(f"--{bare}", options, n=1)
     for argument in arguments.values():
@@ -274,27 +198,36 @@ def _meant(verb: str, word: str, arguments: dict[str, Argument]) -> str:
 def _check_options(arguments: dict[str, Argument], args: Sequence[str]) -> None:
     """Refuse what tyro would take without a word: an option that is there twice, of which it takes the last, and a flag
     with a value, which it takes for the next argument."""
-    once = {argument.name for argument in arguments.values() if not (argument.positional or argument.repeats)}
-    flags = {argument.name for argument in arguments.values() if argument.flag}
+    options = {argument.name: argument for argument in arguments.values() if not argument.positional}
     seen: set[str] = set()
-    for arg in args[: args.index("--")] if "--" in args else args:
+    for arg in _options_in(args):
         name, equals, value = arg.partition("=")
-        name = name.replace("_", "-")
-        if equals and name in flags:
-            raise _no_value(name, value)
+        argument = options.get(name := _dashed(name))
+        if argument is None or argument.repeats:
+            continue
+        if equals and argument.flag:
+            raise UserError(f"{name} {_short(value)}: this option takes no value; leave {_short(value)} out.")
         if name in seen:
             raise UserError(f"{name}: given twice; give it once.")
-        if name in once:
-            seen.add(name)
+        seen.add(name)
+
+
+def _options_in(args: Sequence[str]) -> Sequence[str]:
+    """The words before "--", behind which no word is an option."""
+    return args[: args.index("--")] if "--" in args else args
 
 
 def _value(args: Sequence[str], option: str) -> str | None:
     """What stands behind an option in the command."""
     for index, arg in enumerate(args):
         name, equals, value = arg.partition("=")
-        if name.replace("_", "-") == option:
+        if _dashed(name) == option:
             return value if equals else next(iter(args[index + 1 : index + 2]), None)
     return None
+
+
+def _dashed(name: str) -> str:
+    return name.replace("_", "-")
 
 
 def _short(word: str) -> str:

@@ -1,4 +1,7 @@
-"""Standard streams that a command can rely on, and how things are shown on them: to a person, and to a program."""
+"""What a person and a program see of a command: streams that it can rely on, tables, JSON, and progress.
+
+While something is computed, a terminal has a live line, and everything else gets plain lines now and then.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +9,25 @@ import io
 import logging
 import os
 import sys
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vitreous.callbacks import Callbacks, Event, NamedProgress
 from vitreous.distributed.launcher import global_rank, world_size
 from vitreous.errors import MachineError
-from vitreous.inputs import reason
+from vitreous.inputs import reason, size_text
+from vitreous.interrupt import signal_heard
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.table import Table
 
 GROUP = "vitreous.distributed.process_group"
 """The module, which needs torch: where a command has not imported it, this process has met no others."""
+SHOWN_METRICS = {"accuracy": "val accuracy", "knn": "k-NN", "information": "information"}
+"""Metrics of an evaluation that the progress line shows, and their names there."""
 
 
 @contextmanager
@@ -29,8 +36,11 @@ def reliable_streams() -> Iterator[None]:
 
     A stream that was closed would give its number to the next file that is opened, which then gets what is printed.
     """
-    for number in range(3):
-        _fill(number)
+    for number in range(3):  # nothing can be read, writing fails, and standard error forgets
+        try:
+            os.fstat(number)
+        except OSError:
+            _open_null(number, os.O_WRONLY if number == 2 else os.O_RDONLY)
     before = sys.stdout, sys.stderr
     if _is_stream(sys.stdout, sys.__stdout__, 1):
         sys.stdout = _text(_Output(1, "w", closefd=False), sys.stdout)
@@ -75,44 +85,33 @@ def print_failure(message: str) -> None:
 class _Output(io.FileIO):
     """Standard output: where it cannot be written, the command has failed."""
 
-    def write(self, data: object) -> int:
+    def write(self, data: Any) -> int:
         try:
-            return super().write(data)  # type: ignore[arg-type]
-        except BrokenPipeError:
-            _silence(self.fileno())
-            raise
+            return super().write(data)
         except OSError as error:
-            _silence(self.fileno())
+            _open_null(self.fileno())
+            if isinstance(error, BrokenPipeError):
+                raise
             raise MachineError(f"standard output: cannot be written ({reason(error)}); send it elsewhere.") from error
 
 
 class _Messages(io.FileIO):
     """Standard error: where nobody can hear, the work goes on."""
 
-    def write(self, data: object) -> int:
+    def write(self, data: Any) -> int:
         try:
-            return super().write(data)  # type: ignore[arg-type]
+            return super().write(data)
         except OSError:
-            _silence(self.fileno())
-            return len(data)  # type: ignore[arg-type]
+            _open_null(self.fileno())
+            return len(data)
 
 
-def _fill(number: int) -> None:
-    """Open what was closed: to read nothing, to fail at writing, and for standard error to forget."""
-    try:
-        os.fstat(number)
-    except OSError:
-        handle = os.open(os.devnull, os.O_WRONLY if number == 2 else os.O_RDONLY)
-        if handle != number:
-            os.dup2(handle, number)
-            os.close(handle)
-
-
-def _silence(number: int) -> None:
-    """What is still in a buffer goes nowhere; else it would fail once more when the program ends."""
-    handle = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(handle, number)
-    os.close(handle)
+def _open_null(number: int, mode: int = os.O_WRONLY) -> None:
+    """Make this stream the null device: what is still in a buffer would fail once more when the program ends."""
+    handle = os.open(os.devnull, mode)
+    if handle != number:
+        os.dup2(handle, number)
+        os.close(handle)
 
 
 def _is_stream(now: object, own: object, number: int) -> bool:
@@ -138,11 +137,10 @@ class _Stderr(logging.Handler):
     """Writes what a room logs as a line on standard error, as it is at that moment."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """One line."""
         print(f"vitreous: {printable(record.getMessage())}", file=sys.stderr)
 
 
-def say_logs() -> None:
+def log_to_stderr() -> None:
     """Show on standard error what is logged under "vitreous": what was recognised in weights, and what was assumed."""
     log = logging.getLogger("vitreous")
     log.setLevel(logging.INFO)
@@ -150,7 +148,7 @@ def say_logs() -> None:
         log.addHandler(_Stderr())
 
 
-def say_left_out(unreadable: Mapping[str, str]) -> None:
+def print_left_out(unreadable: Mapping[str, str]) -> None:
     """Name on standard error each image that could not be read, and why."""
     for path, why in unreadable.items():
         print(f"vitreous: left out: {printable(path)}: {why}", file=sys.stderr)
@@ -163,24 +161,28 @@ def print_json(value: Any, indent: int | None = 2) -> None:
     print(json.dumps(value, indent=indent, allow_nan=False), flush=indent is None)
 
 
-def console() -> Console:
-    """Standard output, 120 columns wide where it is not a terminal; brackets in names are brackets."""
+def print_wide(*parts: str | Table) -> None:
+    """Print lines and tables, 120 columns wide where standard output is no terminal; brackets are brackets."""
     from rich.console import Console
 
     class Output(Console):
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError  # rich itself would end the process with status 1
 
-    return Output(width=None if sys.stdout.isatty() else 120, markup=False, highlight=False, emoji=False)
+    output = Output(width=None if sys.stdout.isatty() else 120, markup=False, highlight=False, emoji=False)
+    for part in parts:
+        output.print(part)
 
 
-def table(*columns: str) -> Table:
-    """An empty table without lines; the first column to the left and the others, if they end in "#", to the right."""
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """A table without lines; columns whose name ends in "#" are to the right. Without any name there is no header."""
     from rich.table import Table
 
-    made = Table(box=None, header_style="bold", pad_edge=False)
+    made = Table(box=None, header_style="bold", pad_edge=False, show_header=any(columns))
     for name in columns:
         made.add_column(name.removesuffix("#"), justify="right" if name.endswith("#") else "left", overflow="fold")
+    for row in rows:
+        made.add_row(*row)
     return made
 
 
@@ -189,3 +191,144 @@ def printable(text: str) -> str:
     encoding = sys.stdout.encoding or "utf-8"
     shown = text.encode(encoding, "backslashreplace").decode(encoding)
     return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in shown)
+
+
+@contextmanager
+def shown_progress(*, bar: bool = True, started: float | None = None) -> Iterator[Callbacks]:
+    """Callbacks that write to standard error, and that stop a training at a signal.
+
+    bar: whether a live bar may be drawn; it may not while lines of output go to the same terminal.
+    started: when the person began to wait.
+    """
+
+    def should_stop() -> bool:
+        return signal_heard() is not None
+
+    live = _live_callbacks() if sys.stderr.isatty() or "ipykernel" in sys.modules else _plain_callbacks()
+    with live as (message, step, progress, download):
+        if bar:
+            yield Callbacks(message, step, progress, download, should_stop, started)
+        else:
+            yield Callbacks(message, should_stop=should_stop, started=started)
+
+
+Shown = tuple[Callable[[str], None], Callable[[Event], None], NamedProgress, NamedProgress]
+
+
+@contextmanager
+def _plain_callbacks() -> Iterator[Shown]:
+    metrics, reminder = MetricsText(), Reminder()
+
+    def message(text: str) -> None:
+        print(printable(text), file=sys.stderr, flush=True)
+
+    def step(event: Event) -> None:
+        text = metrics.text(event)
+        if reminder.due():
+            message(f"step {event.step:,} of {event.steps:,}  {text}{reminder.left(event.step, event.steps, 'steps')}")
+
+    def counted(number: Callable[[int], str]) -> NamedProgress:
+        def progress(what: str, done: int, total: int) -> None:
+            if done < total and reminder.due():
+                message(f"{what}: {number(done)} of {number(total)}{reminder.left(done, total, what)}")
+
+        return progress
+
+    yield message, step, counted("{:,}".format), counted(size_text)
+
+
+@contextmanager
+def _live_callbacks() -> Iterator[Shown]:
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    metrics = MetricsText()
+    columns = (BarColumn(), TextColumn("{task.fields[count]}"), TextColumn("{task.description}"), TimeRemainingColumn())
+    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    task, shown, ended = bar.add_task("", total=None, visible=False, count=""), "", False
+
+    def counted(number: Callable[[int], str]) -> NamedProgress:
+        def progress(what: str, done: int, total: int) -> None:
+            nonlocal shown
+            if what != shown:
+                shown = what
+                bar.reset(task)
+            count = f"{number(done)}/{number(total)}"
+            bar.update(task, completed=done, total=total, description=what, count=count, visible=done < total)
+            if not ended:  # an iterator may outlive this function
+                bar.start()  # only now, so that a command without progress, such as a server, redraws nothing
+
+        return progress
+
+    count = counted("{:,}".format)
+
+    def step(event: Event) -> None:
+        count("steps", event.step, event.steps)
+        bar.update(task, description=metrics.text(event), visible=True)
+
+    def message(text: str) -> None:
+        bar.console.print(printable(text), highlight=False, markup=False)
+
+    try:
+        yield message, step, count, counted(size_text)
+    finally:
+        ended = True
+        if bar.live.is_started:
+            bar.stop()
+
+
+def process_started() -> float:
+    """When this process was started, by `time.monotonic`; where the system does not tell, when Python was ready."""
+    try:
+        fields = Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()
+        since_boot = int(fields[19]) / os.sysconf("SC_CLK_TCK")
+        return time.monotonic() - max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - since_boot)
+    except (OSError, AttributeError, IndexError, ValueError):  # not Linux
+        return time.monotonic() - time.process_time()
+
+
+class MetricsText:
+    """The numbers of a training's progress line; the loss is a moving average."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, float] = {}
+
+    def text(self, event: Event) -> str:
+        seen = self._seen
+        seen["loss"] = 0.9 * seen.get("loss", event.record["loss"]) + 0.1 * event.record["loss"]
+        if "entropy" in event.record:
+            seen["teacher entropy"] = event.record["entropy"]
+        for name, value in (event.evaluation or {}).items():
+            if name in SHOWN_METRICS:
+                seen[SHOWN_METRICS[name]] = value
+        metrics = "  ".join(f"{name} {value:.3f}" for name, value in seen.items())
+        text = f"epoch {event.epoch + 1}  {metrics}  {event.images_per_second:.0f} images/s"
+        return f"COLLAPSED, see above  {text}" if "collapsed" in event.record else text
+
+
+class Reminder:
+    """Says when a plain line is due that tells how far it is: after 10 s, 30 s and 70 s, then once a minute."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._pause, self._next = 10.0, clock() + 10.0
+        self._last = clock(), 0, ""
+
+    def due(self) -> bool:
+        """Whether a line is due now; then none is for a while."""
+        if self._clock() < self._next:
+            return False
+        self._pause = min(60.0, 2 * self._pause)
+        self._next = self._clock() + self._pause
+        return True
+
+    def left(self, done: int, total: int, of: str = "") -> str:
+        """How long the rest will take, judged by what was done since this was asked before; empty where unknown.
+
+        of: what is counted; where that was something else before, nothing is known yet.
+        """
+        (then, before, kind), self._last = self._last, (self._clock(), done, of)
+        if done <= before or kind != of:
+            return ""
+        seconds = (self._clock() - then) / (done - before) * (total - done)
+        return f", about {seconds:.0f} s left" if seconds < 90 else f", about {seconds / 60:.0f} min left"

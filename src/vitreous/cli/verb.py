@@ -5,33 +5,21 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import signal
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import (
-    Annotated,
-    Any,
-    ClassVar,
-    Generic,
-    Literal,
-    ParamSpec,
-    TypeVar,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from types import NoneType
+from typing import Any, ClassVar, Generic, Literal, ParamSpec, TypeVar, get_args, get_origin, get_type_hints
 
-from vitreous.allocator import keep_memory
-from vitreous.arguments import NamedValue, check_values, in_python, not_bound
-from vitreous.callbacks import Callbacks
-from vitreous.config.options import Option
+from vitreous.arguments import bind, check_values, kinds_of
+from vitreous.callbacks import Callbacks, Progress
+from vitreous.interrupt import signal_heard
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -52,14 +40,10 @@ class Verb(ABC, Generic[R]):
     callbacks: Callbacks | None = None
     """Functions that are told what happens; None shows it on a terminal and in a notebook."""
 
-    distributed: ClassVar[bool] = False
-    """Whether several processes of torchrun may do it together."""
-    resumes: ClassVar[bool] = False
-    """Whether the same command goes on after an interruption."""
-    streams: ClassVar[bool] = False
-    """Whether the result is an iterator, shown while it is computed."""
-    json_help: ClassVar[str] = "Print one JSON object."
-    """What --json does; empty for a verb without it."""
+    distributed: ClassVar[bool] = False  # whether several processes of torchrun may do it together
+    resumes: ClassVar[bool] = False  # whether the same command goes on after an interruption
+    streams: ClassVar[bool] = False  # whether the result is an iterator, shown while it is computed
+    json_help: ClassVar[str] = "Print one JSON object."  # what --json does; empty for a verb without it
 
     @abstractmethod
     def run(self) -> R:
@@ -74,28 +58,62 @@ class Verb(ABC, Generic[R]):
         return result.to_json()  # type: ignore[attr-defined]
 
     def status(self, result: R) -> int:
-        """The exit status of the command."""
-        return 0
+        """The exit status of the command: 0, or 128 + the signal that stopped a training."""
+        return 0 if getattr(result, "finished", True) else 128 + (signal_heard() or signal.SIGINT)
 
     @property
     def told(self) -> Callbacks:
         """The callbacks; of a verb without any, ones that do nothing."""
         return self.callbacks or Callbacks()
 
+    def progress(self, what: str) -> Progress:
+        """Tells how many of what is being done are done."""
+        return partial(self.told.progress, what)
+
 
 @dataclass(frozen=True)
-class Field:
-    """One field of a verb."""
+class Argument:
+    """One field of a verb: an argument in Python, and with a help an argument of the command."""
 
-    name: str
-    hint: Any
-    default: Any
-    """`MISSING` where it must be given."""
-    option: Option | None
+    field: str
+    hint: Any  # what a value may be
+    default: Any  # `MISSING` where it must be given
+    metavar: str = ""  # "COUNT", "N,N,..." for a list, "IMAGE ..." for one or more words
+    help: str = ""  # empty where no word of a command can be such a value
+    positional: bool = False  # given by its place in the command
+
+    @property
+    def name(self) -> str:
+        """ "--image-size", or for a place in the line "MODEL"."""
+        return self.metavar.removesuffix(" ...") if self.positional else f"--{self.field.replace('_', '-')}"
+
+    @property
+    def required(self) -> bool:
+        return self.default is MISSING
+
+    @property
+    def flag(self) -> bool:
+        """Whether it takes no value."""
+        return kinds_of(self.hint) == [bool]
+
+    @property
+    def overrides(self) -> bool:
+        """Whether it is NAME=VALUE, given any number of times."""
+        return any(_is(kind, Mapping) for kind in kinds_of(self.hint))
+
+    @property
+    def listed(self) -> bool:
+        """Whether it is a list that is written with commas."""
+        return "," in self.metavar and any(_is(kind, Sequence) for kind in kinds_of(self.hint))
+
+    @property
+    def repeats(self) -> bool:
+        """Whether several values are taken, each as a word of its own."""
+        return self.overrides or self.metavar.endswith(" ...")
 
 
-def fields_of(verb: type[Verb[Any]], *, in_command: bool = False) -> list[Field]:
-    """The fields of a verb: what it is given by position, its own, then those of the groups that it shares.
+def arguments_of(verb: type[Verb[Any]], *, in_command: bool = False) -> dict[str, Argument]:
+    """The arguments of a verb: what it is given by position, its own, then those of the groups that it shares.
 
     in_command: types that only Python can give are `str`, as all words of a command are.
     """
@@ -103,41 +121,33 @@ def fields_of(verb: type[Verb[Any]], *, in_command: bool = False) -> list[Field]
     hints = get_type_hints(verb, localns=names, include_extras=True)
     known = {field.name: field for field in fields(verb)}
     own, *groups = verb.__mro__
-    order = [name for owner in (own, *reversed(groups)) for name in vars(owner).get("__annotations__", ())]
     docs = {name: text for owner in reversed(verb.__mro__) for name, text in _field_docs(owner).items()}
-    found = []
+    order = [name for name, field in known.items() if not field.kw_only]
+    order += [name for owner in (own, *reversed(groups)) for name in vars(owner).get("__annotations__", ())]
+    found = {}
     for name in (name for name in dict.fromkeys(order) if name in known):
-        hint, option = hints[name], None
-        if get_origin(hint) is Annotated:
-            option = next((one for one in get_args(hint)[1:] if isinstance(one, Option)), None)
         field = known[name]
-        if option is None and (text := docs.get(name)):
-            option = _option(text, hint, positional=not field.kw_only)
         default = field.default if field.default_factory is MISSING else field.default_factory()
-        found.append(Field(name, hint, default, option))
-    return sorted(found, key=lambda one: not (one.option is not None and one.option.positional))
+        metavar, text = _option(docs.get(name, ""), hints[name])
+        found[name] = Argument(name, hints[name], default, metavar, text, positional=not field.kw_only)
+    return found
 
 
-def _option(text: str, hint: Any, positional: bool) -> Option | None:
-    """What the docstring of a field says of it: "METAVAR: help", without a METAVAR for a flag and for fixed choices.
+def _option(text: str, hint: Any) -> tuple[str, str]:
+    """Metavar and help of a docstring "METAVAR: help", which a flag and fixed choices have without a METAVAR.
 
-    None where no word of a command can be such a value.
+    Both are empty where no word of a command can be such a value.
     """
-    kinds = [kind for kind in _kinds(hint) if kind is not NoneType]
+    if found := re.fullmatch(r"(?s)(\S*[A-Z|]\S*(?: \.\.\.)?): (.+)", text):
+        return found[1], found[2]
+    kinds = [kind for kind in kinds_of(hint) if kind is not NoneType]
     choices = [str(choice) for kind in kinds if get_origin(kind) is Literal for choice in get_args(kind)]
-    found = re.fullmatch(r"(?s)(\S*[A-Z|]\S*(?: \.\.\.)?): (.+)", text)
-    if found is None and not choices and kinds != [bool]:
-        return None
-    return Option(found[1] if found else "|".join(choices), found[2] if found else text, positional)
+    return ("|".join(choices), text) if choices or kinds == [bool] else ("", "")
 
 
-def _kinds(hint: Any) -> list[Any]:
-    """The alternatives of a type."""
-    if get_origin(hint) is Annotated:
-        return _kinds(get_args(hint)[0])
-    if get_origin(hint) in (Union, UnionType):
-        return [kind for choice in get_args(hint) for kind in _kinds(choice)]
-    return [hint]
+def _is(kind: Any, what: type) -> bool:
+    origin = get_origin(kind)
+    return isinstance(origin, type) and issubclass(origin, what)
 
 
 def _field_docs(owner: type) -> dict[str, str]:
@@ -158,61 +168,29 @@ def _docs_in(file: str) -> dict[str, dict[str, str]]:
     return found
 
 
-def make(
-    verb: type[Verb[R]], values: dict[str, Any], place: NamedValue = in_python, *, in_command: bool = False
-) -> Verb[R]:
-    """The verb with these options; one that its field's type does not allow is refused."""
-    keep_memory()  # before anything is computed
-    hints = {field.name: field.hint for field in fields_of(verb, in_command=in_command)}
-    return verb(**check_values(values, hints, place))
-
-
 def verb(options: Callable[P, Verb[R]], name: str | None = None) -> Callable[P, R]:
     """The Python function of a verb: its arguments are the fields, each checked; it returns what `run` does.
 
     name: if it is not that of the class.
     """
     kind: Any = options
+    name = name or re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).lower()
     signature = inspect.signature(kind)
 
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            bound = signature.bind(*args, **kwargs)
-        except TypeError as error:
-            raise not_bound(call.__name__, signature, kwargs, error) from None
-        given = make(kind, bound.arguments)
-        if given.callbacks is not None or not _is_watched():
-            return given.run()  # type: ignore[no-any-return]
-        from vitreous.cli.progress import shown_progress
+        given = bind(name, signature, *args, **kwargs).arguments
+        hints = {field: argument.hint for field, argument in arguments_of(kind).items()}
+        made: Verb[R] = kind(**check_values(given, hints))
+        if made.callbacks is not None or not ("ipykernel" in sys.modules or sys.stderr.isatty()):
+            return made.run()
+        from vitreous.cli.terminal import shown_progress
 
         with shown_progress() as callbacks:
-            return replace(given, callbacks=callbacks).run()  # type: ignore[no-any-return]
+            return replace(made, callbacks=callbacks).run()
 
-    call.__name__ = call.__qualname__ = name or re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).lower()
+    call.__name__ = call.__qualname__ = name
     call.__module__ = kind.__module__
-    call.__doc__ = describe(kind)
-    call.__signature__ = _plain_signature(signature)  # type: ignore[attr-defined]
+    helps = [f"{field}: {argument.help}" for field, argument in arguments_of(kind, in_command=True).items()]
+    call.__doc__ = "\n".join([inspect.cleandoc(kind.__doc__ or ""), "", *(one for one in helps if one[-2:] != ": ")])
+    call.__signature__ = signature  # type: ignore[attr-defined]
     return call
-
-
-def _plain_signature(signature: inspect.Signature) -> inspect.Signature:
-    """The same with `str | None` for "Annotated[str | None, Option(...)]": what an editor should show."""
-    parameters = []
-    for parameter in signature.parameters.values():
-        written = ast.parse(str(parameter.annotation), mode="eval").body
-        if isinstance(written, ast.Subscript) and isinstance(written.slice, ast.Tuple):
-            parameter = parameter.replace(annotation=ast.unparse(written.slice.elts[0]))
-        parameters.append(parameter)
-    return signature.replace(parameters=parameters)
-
-
-def describe(kind: type[Verb[Any]]) -> str:
-    """The docstring of a verb's Python function: what it does, and each argument."""
-    lines = [inspect.cleandoc(kind.__doc__ or ""), ""]
-    lines += (f"{field.name}: {field.option.help}" for field in fields_of(kind, in_command=True) if field.option)
-    return "\n".join(lines)
-
-
-def _is_watched() -> bool:
-    """Whether somebody sees what is written to standard error: in a notebook, or at a terminal."""
-    return "ipykernel" in sys.modules or sys.stderr.isatty()

@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-from vitreous.arguments import Count, Pixels, check_fields
+from vitreous.arguments import Count, Range, SideLength, check_fields
 from vitreous.config.model import ModelConfig, as_size
 from vitreous.config.stem import Depth, Factor, check_groups, check_stages
 from vitreous.errors import UserError
-from vitreous.wording import Range
 
 Root = Literal["7x7", "3x3"]
 """How pixels enter: a 7x7 convolution and a pooling, a quarter of the side is left; or a 3x3 one that keeps it all, for
@@ -44,7 +43,7 @@ class BiTConfig(ModelConfig):
     width: Factor = 1.0
     """Factor of every layer's channels; of 1, the stages have 256, 512, 1024 and 2048."""
     root: Root = "7x7"
-    image_size: tuple[Pixels, Pixels] = (224, 224)
+    image_size: tuple[SideLength, SideLength] = (224, 224)
     channels: Count = 3
     classes: Annotated[int, Range(0)] = 1000
     """The classifier's outputs; 0 for no classifier: the model then returns the representation."""

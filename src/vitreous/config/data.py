@@ -6,10 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from vitreous.arguments import Count, check_fields
+from vitreous.arguments import Count, Range, check_fields, shown
 from vitreous.config.model import as_size
 from vitreous.errors import UserError
-from vitreous.wording import Range, shown
 
 Interpolation = Literal["bicubic", "bilinear", "nearest", "lanczos"]
 Resize = Literal["cover", "cover-floor", "stretch", "stretch-floor"]

@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
-from vitreous.arguments import Count, Pixels, check_fields
+from vitreous.arguments import Count, Range, SideLength, check_fields
 from vitreous.config.model import ModelConfig, as_size
 from vitreous.config.stem import Factor
 from vitreous.errors import UserError
-from vitreous.wording import Range
 
 Padding = Literal["same", "symmetric"]
 
@@ -71,7 +70,7 @@ class EfficientNetConfig(ModelConfig):
     """Factor of every layer's channels, which are then rounded to a multiple of 8."""
     depth: Factor = 1.0
     """Factor of every stage's blocks, rounded up."""
-    image_size: tuple[Pixels, Pixels] = (224, 224)
+    image_size: tuple[SideLength, SideLength] = (224, 224)
     channels: Count = 3
     classes: Annotated[int, Range(0)] = 1000
     """The classifier's outputs; 0 for no classifier: the model then returns the representation."""

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, TypeVar, get_args, get_type_hints
 
-from vitreous.arguments import check_value
+from vitreous.arguments import check_value, shown
 from vitreous.errors import UserError
-from vitreous.wording import shown
 
 T = TypeVar("T")
 

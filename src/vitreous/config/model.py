@@ -9,12 +9,11 @@ from difflib import get_close_matches
 from numbers import Integral
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from vitreous.arguments import Count, Merge, check_fields, checked
+from vitreous.arguments import Count, Range, TokenMerge, check_fields, checked
 from vitreous.config.presets import PRESETS, hybrid_name, preset_fields
 from vitreous.config.stem import Depth, Stem
 from vitreous.config.vit_check import check_image_size, check_vit
 from vitreous.errors import UserError
-from vitreous.wording import Range
 
 Attention = Literal["full", "neighbourhood", "axial"]
 Position = Literal["learned-1d", "learned-2d", "sincos-2d", "relative", "none"]
@@ -188,7 +187,7 @@ class ViTConfig(ModelConfig):
     token and its like attend to all tokens, and all to them."""
     window: Count | None = None
     """Side of that square in patches, odd: a neighbourhood of 7 reaches 3 patches far. Cut at the image's borders."""
-    merge: Merge = 0
+    merge: TokenMerge = 0
     """R of token merging (ToMe): every second block merges 2 R patch tokens into others like them; 0 for none. It needs
     no parameters, so any model can be given one, with or without training."""
 

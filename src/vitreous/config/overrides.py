@@ -9,10 +9,10 @@ from dataclasses import fields, is_dataclass, replace
 from types import UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
+from vitreous.arguments import shown
 from vitreous.config.objective import Dino, Distill
 from vitreous.config.train import Training
 from vitreous.errors import UserError
-from vitreous.wording import shown
 
 ELSEWHERE = {
     "epochs": "the arguments epochs or budget",

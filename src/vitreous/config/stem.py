@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from vitreous.arguments import Count, check_fields
+from vitreous.arguments import Count, Range, check_fields
 from vitreous.errors import UserError
-from vitreous.wording import Range
 
 DEEPEST = 10_000
 """Blocks; ten times as many as anybody has trained."""

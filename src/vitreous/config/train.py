@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from vitreous.arguments import Seed, check_fields
+from vitreous.arguments import Range, Seed, check_fields
 from vitreous.config.data import Augment, Preprocess
 from vitreous.config.model import ModelConfig, ViTConfig
 from vitreous.config.objective import ObjectiveConfig, Supervised
 from vitreous.errors import UserError
-from vitreous.wording import Range
 
 OptimizerName = Literal["adamw", "sgd", "muon"]
 Decay = Literal["cosine", "linear", "steps", "constant"]

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
+from vitreous.arguments import shown
 from vitreous.data.augment import normalise
 from vitreous.data.view import ImageInput, image_and_view
 from vitreous.errors import UserError
@@ -27,7 +28,6 @@ from vitreous.model.predictions import class_probabilities, predicted_class
 from vitreous.storage.files import new_file, write_output
 from vitreous.storage.overwrite import check_file, sign_zip
 from vitreous.weights.bundle import Bundle
-from vitreous.wording import shown
 
 PANEL = 320  # pixels of the longer side of an image in a grid, at most
 NOTEBOOK_SIDE = 480  # the same of an overlay that a notebook shows

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal, get_args
 
-from vitreous.wording import Wanted
+from vitreous.arguments import Wanted
 
 Method = Literal["attention", "rollout", "relevance", "gradcam", "occlusion"]
 METHODS: tuple[Method, ...] = get_args(Method)

@@ -27,13 +27,13 @@ SPARE, TIMES = 100 * 10**6, 4  # an archive of n bytes may hold `SPARE` and `TIM
 _LEFT_BY_A_SYSTEM = re.compile(r"(^|/)(__MACOSX|\._[^/]*|\.DS_Store)(/|$)")
 _TARS = (".tar", ".tar.gz", ".tgz")
 
-Progress = Callable[[int], None]
+ByteProgress = Callable[[int], None]
 
 
 class Allowance:
     """How much an archive may still write; more is refused."""
 
-    def __init__(self, path: Path, most: int | None, progress: Progress | None = None) -> None:
+    def __init__(self, path: Path, most: int | None, progress: ByteProgress | None = None) -> None:
         self.path = path
         self._most = SPARE + TIMES * path.stat().st_size if most is None else most
         self._bytes, self._files = 0, 0
@@ -63,7 +63,7 @@ def unpack_archive(
     only: tuple[str, ...] = (),
     nested: bool = False,
     most: int | None = None,
-    progress: Progress | None = None,
+    progress: ByteProgress | None = None,
 ) -> None:
     """Write what a tar (packed or not) or a zip holds to `folder`, which is there and has no links in it.
 
@@ -80,7 +80,7 @@ def unpack_archive(
             _unpack_tar(file, folder, only, nested, allowance)
 
 
-def unpack_gzip(path: Path, final: Path, *, most: int | None = None, progress: Progress | None = None) -> None:
+def unpack_gzip(path: Path, final: Path, *, most: int | None = None, progress: ByteProgress | None = None) -> None:
     """Write the one file that a gzip holds."""
     allowance = Allowance(path, most, progress)
     with open_input(path) as file:

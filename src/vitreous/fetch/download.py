@@ -10,12 +10,13 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from http.client import HTTPResponse
 from pathlib import Path
 
+from vitreous.callbacks import Progress
 from vitreous.errors import UserError
 from vitreous.inputs import reason, size_text
 from vitreous.storage.files import write_file
@@ -24,8 +25,6 @@ from vitreous.storage.overwrite import readable_errors
 
 MAX_UNKNOWN_BYTES = 2**40  # of a file whose size nobody says
 RETRY = RetryPolicy(tries=4, pause=1.0)  # tries count in a row, without `least` bytes between
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)

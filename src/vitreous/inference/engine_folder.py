@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from vitreous.arguments import Count
+from vitreous.arguments import Count, shown
 from vitreous.config.data import Preprocess
 from vitreous.config.engine import EngineName, Precision
 from vitreous.config.fields import from_fields
@@ -37,7 +37,6 @@ from vitreous.storage.manifest import (
 )
 from vitreous.storage.overwrite import GENERATOR
 from vitreous.weights.markdown import code
-from vitreous.wording import shown
 
 METADATA, CARD = "engine.json", "README.md"
 FORMAT = 2

@@ -12,6 +12,7 @@ from difflib import get_close_matches
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from vitreous.arguments import shown
 from vitreous.config.bit import BiTConfig
 from vitreous.config.efficientnet import EfficientNetConfig
 from vitreous.config.fields import from_fields
@@ -21,7 +22,6 @@ from vitreous.memory import check_memory
 from vitreous.model.conv_cost import bit_layers, conv_cost, efficientnet_layers
 from vitreous.model.cost import NetworkCost, measure_cost
 from vitreous.model.vit_cost import vit_cost
-from vitreous.wording import shown
 
 if TYPE_CHECKING:
     from vitreous.model.network import Network

@@ -14,7 +14,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 
-from vitreous.wording import shown
+from vitreous.arguments import shown
 
 
 class ErrorBody(BaseModel):

@@ -14,6 +14,7 @@ from typing import Annotated, TypeVar
 from fastapi import Depends, Query, Request
 from torch import Tensor
 
+from vitreous.arguments import shown
 from vitreous.config.data import Preprocess
 from vitreous.config.server import ServerSettings
 from vitreous.data.decode import ImageError, read_header
@@ -24,7 +25,6 @@ from vitreous.server.batching import AdmissionQueue, Batcher, ThreadPool
 from vitreous.server.errors import ApiError, too_late
 from vitreous.server.metrics import ServerMetrics
 from vitreous.weights.bundle import Bundle
-from vitreous.wording import shown
 
 T = TypeVar("T")
 LOWER_PRIORITY = 10  # steps (nice)

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, Field
 
+from vitreous.arguments import shown
 from vitreous.server.bodies import decode_base64
 from vitreous.server.errors import ApiError, too_many
-from vitreous.wording import shown
 
 IMAGES, PIXELS = "images", "pixels"
 """Names of the inputs: files of images, and their pixels."""

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vitreous.callbacks import Progress
 from vitreous.data.loader import choose_workers
 from vitreous.data.opening import open_images
 from vitreous.data.rng import balanced_order
@@ -20,7 +21,7 @@ from vitreous.evaluation.intervals import wilson
 from vitreous.evaluation.probe import LinearProbe, fit_linear, held_out
 from vitreous.explain.analysis.bias import measure_bias
 from vitreous.explain.analysis.bias_numbers import Bias, BiasNumbers
-from vitreous.explain.analysis.depths import NOISE, Chosen, Judge, ModelReader, Progress, naming
+from vitreous.explain.analysis.depths import NOISE, Chosen, Judge, ModelReader, naming
 from vitreous.explain.analysis.measures import linear_cka
 from vitreous.explain.analysis.numbers import AccuracyInterval, Likeness, MeasuredOn, Numbers, Table, summarise
 from vitreous.inference.memory_needs import check_explanation_memory, choose_bias_batch

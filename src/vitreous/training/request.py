@@ -10,7 +10,7 @@ from dataclasses import KW_ONLY, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from vitreous.arguments import Budget, Epochs, Merge, Pixels, Seed
+from vitreous.arguments import Budget, Epochs, Seed, SideLength, TokenMerge
 from vitreous.config.overrides import as_texts
 from vitreous.errors import UserError
 
@@ -27,7 +27,7 @@ class TrainingRequest:
     model: str | None = None
     """SIZE/PATCH: Train this model from scratch, such as S/16, Ti/4@32, bit-r50x1 or efficientnet-b0. Default: what
     suits the images."""
-    image_size: Pixels | None = None
+    image_size: SideLength | None = None
     """PIXELS: Side of the model's input in pixels; position embeddings are resampled to it."""
     budget: Budget | None = None
     """TIME: How long everything may take, such as 90s, 5m or 1h30m; the number of steps follows from it."""
@@ -86,7 +86,7 @@ class FitRequest(LabelledRequest):
     token_labels: str | Path | None = None
     """TEACHER: Also learn this model's label of every patch (token labelling): a bundle, a run folder, or anything that
     `vitreous import` reads. Its classes are matched to the data's by name."""
-    merge: Merge | None = None
+    merge: TokenMerge | None = None
     """COUNT: Merge this many similar tokens per block (token merging): the model becomes faster, and training goes
     through the images more often in the same time."""
 

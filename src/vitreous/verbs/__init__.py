@@ -1,7 +1,7 @@
-"""One file per verb: its options, what it does, how its result is shown. This table is the order of `vitreous --help`.
+"""The verbs: the options of each, what it does, and how its result is shown.
 
-A verb is a class of its name (`DataGet` of "data get", in data_get.py); a first word that verbs share groups them. A
-verb from outside the package is its class: `GROUPS["mine"] = (CountImages,)` adds `vitreous count-images`.
+This table is the order of `vitreous --help`. A verb is called after its class: `vitreous data get` is `DataGet` in
+data.py. A verb from outside the package is its class: `GROUPS["mine"] = (CountImages,)` adds `vitreous count-images`.
 """
 
 from __future__ import annotations
@@ -13,20 +13,26 @@ if TYPE_CHECKING:
 
 GROUPS: dict[str, tuple[str | type[Verb[Any]], ...]] = {
     "train and use": (
-        "data get",
-        "data list",
-        "data pack",
-        "inspect",
-        "fit",
-        "predict",
-        "evaluate",
-        "serve",
-        "bench",
-        "compare",
-        "transfer",
-        "report",
+        "data.DataGet",
+        "data.DataList",
+        "data.DataPack",
+        "data.Inspect",
+        "fit.Fit",
+        "predict.Predict",
+        "evaluate.Evaluate",
+        "serve.Serve",
+        "measure.Bench",
+        "studies.Compare",
+        "studies.Transfer",
+        "evaluate.Report",
     ),
-    "look inside": ("explain", "walkthrough", "plot-weights", "score-explanations", "analyze"),
-    "learn without labels": ("pretrain", "self-train", "probe", "reconstruct"),
-    "models and weights": ("models", "import", "export"),
+    "look inside": (
+        "explain.Explain",
+        "explain.Walkthrough",
+        "analyze.PlotWeights",
+        "analyze.ScoreExplanations",
+        "analyze.Analyze",
+    ),
+    "learn without labels": ("fit.Pretrain", "studies.SelfTrain", "measure.Probe", "explain.Reconstruct"),
+    "models and weights": ("models.Models", "weights.Import", "weights.Export"),
 }

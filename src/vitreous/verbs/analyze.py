@@ -1,23 +1,27 @@
-"""`vitreous analyze`."""
+"""`vitreous analyze`, `vitreous plot-weights` and `vitreous score-explanations`: what is inside a model."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from vitreous.arguments import Count, Seed
-from vitreous.cli.terminal import console, printable, table
+from vitreous.cli.terminal import print_left_out, print_wide, printable, table
 from vitreous.cli.verb import Verb, verb
 from vitreous.errors import UserError
-from vitreous.verbs.options import PreprocessOption, WorkersOption
+from vitreous.explain.request import METHODS, Method
+from vitreous.storage.overwrite import GENERATOR, check_file, output_folder, readable_errors
+from vitreous.verbs.options import PreprocessOption, SplitOption, WorkersOption
 
 if TYPE_CHECKING:
     from vitreous.data.source import Data
     from vitreous.explain.analysis.bias_numbers import BiasNumbers
     from vitreous.explain.analysis.numbers import Numbers
+    from vitreous.explain.score import ExplanationScores
+    from vitreous.explain.weight_plots import WeightPlots
     from vitreous.weights.bundle import Bundle
 
 
@@ -25,8 +29,7 @@ if TYPE_CHECKING:
 class Analysis:
     """What was measured, and the files it was written to."""
 
-    numbers: Numbers | BiasNumbers
-    """`BiasNumbers` with what="bias"."""
+    numbers: Numbers | BiasNumbers  # `BiasNumbers` with what="bias"
     json: Path
     page: Path
 
@@ -68,7 +71,6 @@ class Analyze(PreprocessOption, WorkersOption, Verb[Analysis]):
         from vitreous.report.analysis import analysis_page
         from vitreous.report.bias import bias_page
         from vitreous.storage.files import write_output
-        from vitreous.storage.overwrite import GENERATOR, check_file, output_folder, readable_errors
         from vitreous.studies.analysis import MIN_IMAGES, measure_biases, measure_depths, name_models
 
         count = self.images or {"depths": 500, "bias": 200}[self.what]
@@ -89,7 +91,7 @@ class Analyze(PreprocessOption, WorkersOption, Verb[Analysis]):
             images=count,
             seed=self.seed,
             workers=self.workers,
-            progress=lambda done, total: self.told.progress("analyzing", done, total),
+            progress=self.progress("analyzing"),
         )
         write_output(described, json.dumps({"generator": GENERATOR, **numbers.to_json()}, allow_nan=False) + "\n")
         write_output(page, analysis_page(numbers) if isinstance(numbers, Numbers) else bias_page(numbers))
@@ -101,27 +103,154 @@ class Analyze(PreprocessOption, WorkersOption, Verb[Analysis]):
         from vitreous.explain.analysis.numbers import Numbers
         from vitreous.report.bias import shown_value
 
-        page, numbers = console(), result.numbers
+        numbers = result.numbers
         measured = f"{numbers.data.images:,} images ({numbers.data.split})"
         if isinstance(numbers, Numbers):
-            page.print(f"{measured}; each number is the mean over the last third of the layers")
-            rows = table("", *(f"{printable(model.name)}#" for model in numbers.models))
-            for row in numbers.summary:
-                rows.add_row(row.measure, *(f"{value:.1%}" if row.share else f"{value:.3f}" for value in row.values))
+            names = [model.name for model in numbers.models]
+            print_wide(f"{measured}; each number is the mean over the last third of the layers")
+            rows = [
+                (row.measure, *(f"{value:.1%}" if row.share else f"{value:.3f}" for value in row.values))
+                for row in numbers.summary
+            ]
         else:
-            biases = [bias for _, bias in numbers.models]
-            page.print(f"{measured}; how to read each number is on the page")
-            page.print(tell_margin(biases))
-            rows = table("", *(f"{printable(name)}#" for name, _ in numbers.models))
-            for summary in summarise_bias(biases):
-                rows.add_row(summary.measure, *(shown_value(value, summary.share) for value in summary.values))
-        page.print()
-        page.print(rows)
-        page.print()
-        for remark in numbers.remarks:
-            page.print(f"note: {printable(remark)}")
-        page.print(f"page     {result.page}")
-        page.print(f"numbers  {result.json}")
+            names, biases = [name for name, _ in numbers.models], [bias for _, bias in numbers.models]
+            print_wide(f"{measured}; how to read each number is on the page", tell_margin(biases))
+            rows = [
+                (row.measure, *(shown_value(value, row.share) for value in row.values))
+                for row in summarise_bias(biases)
+            ]
+        print_wide("", table(("", *(f"{printable(name)}#" for name in names)), rows), "")
+        print_wide(*(f"note: {printable(remark)}" for remark in numbers.remarks))
+        print_wide(f"page     {result.page}", f"numbers  {result.json}")
+
+
+@dataclass(frozen=True)
+class PlotWeights(PreprocessOption, Verb["WeightPlots"]):
+    """Plot patch filters, position similarity and attention distance, as in the paper's figure 7."""
+
+    model: str | Path | Bundle
+    """MODEL: A bundle, a run folder, or anything that `vitreous import` reads."""
+    _: KW_ONLY
+    data: str | Path | Data | None = None
+    """DATA: Images to measure attention distance on: how far each head looks. Left out, there is no such plot."""
+    count: Count | None = None
+    """COUNT: How many of these images to use, spread evenly over the data. Default: 64."""
+    out: str | Path | None = "plots"
+    """FOLDER: Folder for the plots, as SVG and PNG: filters, positions, distance."""
+
+    def run(self) -> WeightPlots:
+        """The plots, and the numbers behind them; of a model without attention, the filters of its first layer."""
+        from vitreous.data.opening import choose_split, open_images
+        from vitreous.explain.weight_plots import MAX_IMAGES, check_plots, plot_weights
+        from vitreous.inference.memory_needs import check_explanation_memory
+        from vitreous.inference.opening import open_model
+        from vitreous.model.vit import ViT
+
+        if self.count is not None and self.data is None:
+            raise UserError(f"count={self.count}: counts the images of data; give data too, or leave count out.")
+        if self.out is not None:
+            check_plots(self.out)
+        bundle = open_model(self.model, self.preprocess)
+        images = None
+        if self.data is not None and isinstance(bundle.model, ViT):
+            check_explanation_memory(bundle, "attention")
+            _, images = choose_split(open_images(self.data), None)
+        progress = self.progress("measuring attention distance")
+        found = plot_weights(bundle, images, self.count or MAX_IMAGES, progress)
+        return found if self.out is None else replace(found, files=found.save(self.out))
+
+    def show(self, result: WeightPlots) -> None:
+        """The variance of the first filters, the similarity of positions, and how far each head looks."""
+        numbers = result.to_json()
+        variance, similarity = numbers["filter_variance"], numbers["position_similarity"]
+        even, distances = numbers["even_distance"], numbers["attention_distance"]
+        if variance is None:
+            print_wide("filters             no convolution looks at the pixels, so there is no such plot")
+        else:
+            explained = f"the first {len(variance)} components explain {sum(variance):.0%} of the variance"
+            print_wide(f"filters             {explained}")
+        if even is None:
+            print_wide("                    only a Vision Transformer has positions and attention distance")
+        elif similarity is None:
+            print_wide("positions           this model adds none to its tokens, so there is no such plot")
+        else:
+            means = ", ".join(f"{name} {value:.2f}" for name, value in similarity.items())
+            print_wide(f"positions           mean cosine similarity: {means}")
+        if distances is not None:
+            rows = (
+                (str(number), f"{sum(layer) / len(layer):.0f}", *(f"{head:.0f}" for head in layer))
+                for number, layer in enumerate(distances)
+            )
+            print_wide(
+                f"attention distance  in pixels; attending to all patches equally would give {even:.0f}",
+                "",
+                table(("layer", "mean#", *(f"head {i}#" for i in range(len(distances[0])))), rows),
+            )
+        elif even is not None:
+            print_wide("attention distance  add --data DATA to see how far each head looks")
+        if result.files:
+            print(f"\nwritten: {', '.join(printable(str(file)) for file in result.files)}")
+
+
+@dataclass(frozen=True)
+class ScoreExplanations(PreprocessOption, SplitOption, Verb["ExplanationScores"]):
+    """Measure how good explanations are: deletion, insertion, agreement with masks.
+
+    Each image is explained for the class that the model predicts.
+
+    Three maps that ignore the image are scored too; a method must beat them to mean anything.
+    """
+
+    model: str | Path | Bundle
+    """MODEL: A bundle, a run folder, or anything that `vitreous import` reads; it needs a classifier."""
+    data: str | Path | Data
+    """DATA: Images, with or without labels: a folder, a CSV or JSONL list, packed data, shards, data:NAME, or
+    builtin."""
+    _: KW_ONLY
+    methods: Sequence[Method] = METHODS
+    """METHOD,METHOD,...: The methods to score."""
+    masks: str | Path | None = None
+    """FOLDER: Folder with one mask per image, under the image's name but ending in .png; adds energy, pointing and IoU.
+    A trimap (1 and 3 count, 2 does not), or any other mask, in which all but 0 counts."""
+    count: Count | None = None
+    """COUNT: How many images to use, spread evenly over the split. Default: all."""
+
+    def run(self) -> ExplanationScores:
+        """Score each method and three baselines."""
+        from vitreous.data.opening import choose_split, open_images
+        from vitreous.explain.score import score_methods
+        from vitreous.inference.memory_needs import check_explanation_memory
+        from vitreous.inference.opening import open_classifier
+
+        bundle = open_classifier(self.model, self.preprocess)
+        check_explanation_memory(bundle, "attention")
+        _, source = choose_split(open_images(self.data), self.split)
+        masks, progress = None if self.masks is None else Path(self.masks), self.progress("scoring")
+        return score_methods(bundle, source, self.methods, masks=masks, count=self.count, progress=progress)
+
+    def show(self, result: ExplanationScores) -> None:
+        """One row per map, baselines first, and how to read them."""
+        masked = result.scores[0].energy is not None
+        rows = []
+        for one in result.scores:
+            row = [one.name, f"{one.deletion:.3f}", f"{one.insertion:.3f}"]
+            if one.energy is not None and one.pointing is not None and one.iou is not None:
+                row += [f"{one.energy:.1%}", f"{one.pointing:.1%}", f"{one.iou:.3f}"]
+            rows.append([*row, "" if one.seconds is None else f"{1e3 * one.seconds:.0f}"])
+        columns = ("map", "deletion#", "insertion#", *(("energy#", "pointing#", "IoU#") if masked else ()))
+        print_wide(
+            f"{result.images:,} images, each explained for the class that the model predicts",
+            "",
+            table((*columns, "ms per image#"), rows),
+            "",
+            "deletion   probability of the class as its most important patches are removed; lower is better",
+            "insertion  probability of the class when only those patches are shown; higher is better",
+            *(["energy, pointing, IoU  agreement with the masks; higher is better"] if masked else []),
+            "The first three maps ignore the image; a method must beat them to mean anything.",
+        )
+        print_left_out(result.left_out)
 
 
 analyze = verb(Analyze)
+plot_weights = verb(PlotWeights)
+score_explanations = verb(ScoreExplanations)

@@ -1,46 +1,40 @@
-"""`vitreous evaluate`."""
+"""`vitreous evaluate` and `vitreous report`: how good a model is."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
-from functools import partial
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from vitreous.arguments import Count, Seed
-from vitreous.cli.terminal import console, printable, say_left_out, table
+from vitreous.arguments import Count, Range, Seed
+from vitreous.cli.terminal import print_left_out, print_wide, printable, table
 from vitreous.cli.verb import Verb, verb
 from vitreous.errors import UserError
-from vitreous.verbs.options import EngineOptions, MergeOption, SplitOption, WorkersOption
-from vitreous.wording import Range
+from vitreous.storage.overwrite import GENERATOR, check_file, output_folder, readable_errors
+from vitreous.verbs.options import EngineOptions, MergeOption, PreprocessOption, SplitOption, WorkersOption
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
-    from vitreous.data.source import Data
+    from vitreous.data.source import Data, Source
     from vitreous.inference.corruptions import CorruptionEvaluation
+    from vitreous.inference.engine import InferenceModel
     from vitreous.inference.evaluation import Evaluation, LabelSetEvaluation
+    from vitreous.report.corruptions import CorruptionExample
     from vitreous.weights.bundle import Bundle
 
-SHOWN_CLASSES = 10
-CORRUPTED_IMAGES = 200
-"""By default: each is seen 76 times."""
+MAX_SHOWN_CLASSES = 10
+CORRUPTED_IMAGES = 200  # by default: each is seen 76 times
+CORRUPTION_FILES = ("corruptions.json", "corruptions.html")
 Severity = Annotated[int, Range(1, 5)]
 
 
 @dataclass(frozen=True)
 class Evaluate(
-    MergeOption,
-    EngineOptions,
-    WorkersOption,
-    SplitOption,
-    Verb["Evaluation | LabelSetEvaluation | CorruptionEvaluation"],
+    MergeOption, EngineOptions["Evaluation | LabelSetEvaluation | CorruptionEvaluation"], WorkersOption, SplitOption
 ):
     """Measure a model on labelled data: accuracy, calibration, each class, what is confused with what."""
 
-    model: str | Path | Bundle
-    """MODEL: A bundle, a run folder, an exported model, or anything that `vitreous import` reads."""
     data: str | Path | Data
     """DATA: A folder with one subfolder per class, a CSV or JSONL list, packed data, shards, data:NAME, or builtin.
     Classes are matched to the model's labels by name; for ImageNet's classifiers also by WordNet id or number."""
@@ -82,29 +76,23 @@ class Evaluate(
             if (value := getattr(self, name)) is not None:
                 which = "without" if self.corruptions else "with"
                 raise UserError(f"{name}={value}: this is possible only {which} corruptions; leave it out.")
+        loading: dict[str, Any] = {"batch_size": self.batch_size, "workers": self.workers}
+        loading["progress"] = self.progress("evaluating")
         if self.corruptions:
-            return self._evaluate_corruptions()
-        place = None if self.predictions is None else check_prediction_file(self.predictions)
+            return self._evaluate_corruptions(loading)
+        loading["predictions"] = None if self.predictions is None else check_prediction_file(self.predictions)
         labels = None if self.labels is None else find_labels(self.labels)
         split, source = choose_split((open_dataset if labels is None else open_images)(self.data), self.split)
-        model = self.open_engine(self.model, images=len(source), merge=self.merge)
+        model = self.open_engine(len(source), merge=self.merge)
         if labels is not None:
-            return evaluate_label_sets(model, split, source, labels, predictions=place, **self._loading)
-        return evaluate_classifier(
-            model, split, source, label_space=self.label_space, predictions=place, **self._loading
-        )
+            return evaluate_label_sets(model, split, source, labels, **loading)
+        return evaluate_classifier(model, split, source, label_space=self.label_space, **loading)
 
-    @property
-    def _loading(self) -> dict[str, Any]:
-        progress = partial(self.told.progress, "evaluating")
-        return {"batch_size": self.batch_size, "workers": self.workers, "progress": progress}
-
-    def _evaluate_corruptions(self) -> CorruptionEvaluation:
+    def _evaluate_corruptions(self, loading: dict[str, Any]) -> CorruptionEvaluation:
         from vitreous.data.corrupt import CORRUPTIONS, STRENGTHS
         from vitreous.data.opening import choose_split, open_dataset
         from vitreous.inference.corruptions import evaluate_corruptions
         from vitreous.inference.matching import match_classes
-        from vitreous.verbs.corruption_page import check_corruption_files, write_corruption_files
 
         kinds = tuple(dict.fromkeys(CORRUPTIONS if self.kinds is None else self.kinds))
         strengths = STRENGTHS if self.severity is None else tuple(sorted(set(self.severity)))
@@ -113,21 +101,21 @@ class Evaluate(
         for name, values in (("kinds", kinds), ("severity", strengths)):
             if not values:
                 raise UserError(f"{name}: give at least one, or leave it out for all.")
-        folder = None if self.out is None else check_corruption_files(self.out)
+        folder = None
+        if self.out is not None:  # before anything is measured, which takes long
+            folder = output_folder(self.out)
+            for name in CORRUPTION_FILES:
+                check_file(folder / name)
+            with readable_errors(folder):
+                folder.mkdir(parents=True, exist_ok=True)
         split, source = choose_split(open_dataset(self.data), self.split)
         count = min(self.count or CORRUPTED_IMAGES, len(source))
-        model = self.open_engine(self.model, images=count * (1 + len(kinds) * len(strengths)), merge=self.merge)
+        model = self.open_engine(count * (1 + len(kinds) * len(strengths)), merge=self.merge)
+        matched = match_classes(source, model.labels, self.label_space)
         found, images = evaluate_corruptions(
-            model,
-            split,
-            match_classes(source, model.labels, self.label_space),
-            kinds,
-            strengths,
-            count=count,
-            seed=self.seed or 0,
-            **self._loading,
+            model, split, matched, kinds, strengths, count=count, seed=self.seed or 0, **loading
         )
-        return found if folder is None else write_corruption_files(folder, found, model, images, self.data)
+        return found if folder is None else _write_corruption_files(folder, found, model, images, self.data)
 
     def show(self, result: Evaluation | LabelSetEvaluation | CorruptionEvaluation) -> None:
         """Accuracy and calibration with intervals, the hardest classes, and what is confused with what."""
@@ -139,98 +127,172 @@ class Evaluate(
         else:
             _show_classes(result) if isinstance(result, Evaluation) else _show_label_sets(result)
             if result.predictions is not None:
-                console().print(f"\nthe prediction for each image: {printable(result.predictions)}")
-        say_left_out(result.unreadable)
+                print_wide(f"\nthe prediction for each image: {printable(result.predictions)}")
+        print_left_out(result.unreadable)
 
 
 def _show_label_sets(found: LabelSetEvaluation) -> None:
-    result, page = found.result, console()
-    page.print(
+    result = found.result
+    rows = (
+        ("any-label accuracy", f"{result.top1:.2%}", _interval(result.top1_interval)),
+        ("any label in top 5", f"{result.top5:.2%}"),
+        ("calibration error", f"{result.ece:.2%}", "ECE, 15 bins"),
+    )
+    print_wide(
         f"{result.n:,} images ({found.split}) with {result.labels_per_image:.2f} labels each on average, of "
         f"{printable(found.labels)}, by {found.engine} in {found.seconds:.1f} s; {found.without:,} without a label "
-        "were left out"
+        "were left out",
+        "",
+        table(("", "", ""), rows),
     )
-    page.print()
-    rows = _without_header()
-    rows.add_row("any-label accuracy", f"{result.top1:.2%}", _interval(result.top1_interval))
-    rows.add_row("any label in top 5", f"{result.top5:.2%}")
-    rows.add_row("calibration error", f"{result.ece:.2%}", "ECE, 15 bins")
-    page.print(rows)
 
 
 def _show_classes(found: Evaluation) -> None:
     from vitreous.evaluation.classify import MIN_CLASS_IMAGES
 
-    result, page = found.result, console()
+    result = found.result
     seen = {name: entry for name, entry in result.per_class.items() if entry["n"]}
-    page.print(
-        f"{result.n:,} images of {len(seen)} classes ({found.split}), by {found.engine} in {found.seconds:.1f} s"
+    rows = [
+        ("top-1 accuracy", f"{result.top1:.2%}", _interval(result.top1_interval)),
+        *([("top-5 accuracy", f"{result.top5:.2%}")] if len(result.labels) > 5 else []),
+        ("calibration error", f"{result.ece:.2%}", "ECE, 15 bins"),
+        ("cross-entropy", f"{result.loss:.3f}"),
+    ]
+    few = len(seen) <= MAX_SHOWN_CLASSES
+    worst = result.hardest(MAX_SHOWN_CLASSES, least=1 if few else MIN_CLASS_IMAGES)
+    title = "class" if few else f"the {len(worst)} hardest classes"
+    hardest = ((printable(name), f"{entry['n']:,}", f"{entry['accuracy']:.1%}") for name, entry in worst)
+    print_wide(
+        f"{result.n:,} images of {len(seen)} classes ({found.split}), by {found.engine} in {found.seconds:.1f} s",
+        *(f"note: {remark}" for remark in found.remarks),
+        "",
+        table(("", "", ""), rows),
+        "",
+        table((title, "images#", "accuracy#"), hardest)
+        if worst
+        else f"No class has {MIN_CLASS_IMAGES} images, too few to say which are hard; --json lists all.",
     )
-    for remark in found.remarks:
-        page.print(f"note: {remark}")
-    page.print()
-    rows = _without_header()
-    rows.add_row("top-1 accuracy", f"{result.top1:.2%}", _interval(result.top1_interval))
-    if len(result.labels) > 5:
-        rows.add_row("top-5 accuracy", f"{result.top5:.2%}")
-    rows.add_row("calibration error", f"{result.ece:.2%}", "ECE, 15 bins")
-    rows.add_row("cross-entropy", f"{result.loss:.3f}")
-    page.print(rows)
-
-    few = len(seen) <= SHOWN_CLASSES
-    worst = result.hardest(SHOWN_CLASSES, least=1 if few else MIN_CLASS_IMAGES)
-    classes = table("class" if few else f"the {len(worst)} hardest classes", "images#", "accuracy#")
-    for name, entry in worst:
-        classes.add_row(printable(name), f"{entry['n']:,}", f"{entry['accuracy']:.1%}")
-    page.print()
-    too_few = f"No class has {MIN_CLASS_IMAGES} images, too few to say which are hard; --json lists all."
-    page.print(classes if worst else too_few)
-
-    if pairs := result.most_confused(SHOWN_CLASSES):
-        confused = table("true class", "predicted as", "images#", "fraction of class#")
-        for pair in pairs:
-            confused.add_row(printable(pair.true), printable(pair.predicted), f"{pair.images:,}", f"{pair.share:.1%}")
-        page.print()
-        page.print(confused)
+    if pairs := result.most_confused(MAX_SHOWN_CLASSES):
+        confused = (
+            (printable(pair.true), printable(pair.predicted), f"{pair.images:,}", f"{pair.share:.1%}") for pair in pairs
+        )
+        print_wide("", table(("true class", "predicted as", "images#", "fraction of class#"), confused))
 
 
 def _show_corruptions(found: CorruptionEvaluation) -> None:
-    result, page = found.result, console()
+    result = found.result
     drawn = f" of {found.of:,}, drawn at random by seed {found.seed}" if result.n < found.of else ""
-    page.print(
+    print_wide(
         f"{result.n:,} images{drawn} ({found.split}), each as it is and in {len(result.scores)} corruptions of what "
-        f"the model sees, {found.size[0]}x{found.size[1]} pixels; by {found.engine} in {found.seconds:.1f} s"
+        f"the model sees, {found.size[0]}x{found.size[1]} pixels; by {found.engine} in {found.seconds:.1f} s",
+        *(f"note: {remark}" for remark in found.remarks),
     )
-    for remark in found.remarks:
-        page.print(f"note: {remark}")
     for title, metric in (("accuracy at severity", "accuracy"), ("calibration error (ECE)", "ece")):
-        rows = table(title, *(f"{k}#" for k in result.strengths), "mean#")
-        rows.add_row("as they are", *[""] * len(result.strengths), f"{getattr(result.clean, metric):.1%}")
+        rows = [("as they are", *[""] * len(result.strengths), f"{getattr(result.clean, metric):.1%}")]
         for kind in result.kinds:
             values = [*(getattr(score, metric) for score in result.of(kind)), getattr(result, metric)(kind)]
-            rows.add_row(kind, *(f"{value:.1%}" for value in values))
-        page.print()
-        page.print(rows)
-    page.print()
-    rows = _without_header()
-    rows.add_row("accuracy as they are", f"{result.clean.accuracy:.1%}", _interval(result.clean.interval))
-    for name, error in (("mean corruption error", result.error), ("less the error as they are", result.relative_error)):
-        rows.add_row(name, f"{error.value:.1%}", _interval(error.interval))
-    page.print(rows)
-    page.print()
-    page.print("Kinds and severities are like ImageNet-C's, not equal: --json and --out say what differs.")
-    if found.page is not None:
-        page.print(f"page: {printable(str(found.page))}")
+            rows.append((kind, *(f"{value:.1%}" for value in values)))
+        print_wide("", table((title, *(f"{k}#" for k in result.strengths), "mean#"), rows))
+    numbers = {
+        "accuracy as they are": (result.clean.accuracy, result.clean.interval),
+        "mean corruption error": (result.error.value, result.error.interval),
+        "less the error as they are": (result.relative_error.value, result.relative_error.interval),
+    }
+    print_wide(
+        "",
+        table(("", "", ""), ((name, f"{value:.1%}", _interval(each)) for name, (value, each) in numbers.items())),
+        "",
+        "Kinds and severities are like ImageNet-C's, not equal: --json and --out say what differs.",
+        *([] if found.page is None else [f"page: {printable(str(found.page))}"]),
+    )
 
 
 def _interval(interval: tuple[float, float]) -> str:
     return f"95 % interval: {interval[0]:.1%} to {interval[1]:.1%}"
 
 
-def _without_header() -> Table:
-    rows = table("", "", "")
-    rows.show_header = False
-    return rows
+def _write_corruption_files(
+    folder: Path, found: CorruptionEvaluation, model: InferenceModel, images: Source, data: str | Path | Data
+) -> CorruptionEvaluation:
+    """Write the numbers and the page; the same with the place of the page. images: those that were measured."""
+    import numpy as np
+    import PIL
+
+    from vitreous.data.source import Data
+    from vitreous.report.corruptions import CorruptionContent, corruptions_page
+    from vitreous.storage.files import write_output
+
+    numbers, page = (folder / name for name in CORRUPTION_FILES)
+    found, result = replace(found, page=page), found.result
+    drawn = f" of {found.of:,}, drawn at random by seed {found.seed}," if len(images) < found.of else ""
+    place = "data in memory" if isinstance(data, Data) else str(data)
+    path = None if model.path is None else model.path.resolve()
+    name = "the model" if path is None else path.stem if path.is_file() else path.name
+    content = CorruptionContent(
+        model=path.parent.name if path is not None and name == "bundle" else name,  # a run's bundle has the run's name
+        data=f"Measured on {result.n:,} images{drawn} of {place} ({found.split}), computed by {found.engine}.",
+        size=found.size,
+        result=result,
+        example=_example(found, model, images),
+        remarks=(*found.remarks, *(f"left out: {path}: {reason}" for path, reason in found.unreadable.items())),
+    )
+    versions = {"numpy": np.__version__, "pillow": PIL.__version__}  # what the corruptions are computed with
+    described = {"generator": GENERATOR, "versions": versions, **found.to_json()}
+    write_output(numbers, json.dumps(described, allow_nan=False) + "\n")
+    write_output(page, corruptions_page(content))
+    return found
+
+
+def _example(found: CorruptionEvaluation, model: InferenceModel, images: Source) -> CorruptionExample:
+    """The first image that can be read, in every corruption."""
+    from PIL import Image
+
+    from vitreous.data.corrupt import Corrupting
+    from vitreous.report.corruptions import CorruptionExample
+
+    result = found.result
+    corrupting = Corrupting(images, model.engine.preprocess, result.kinds, result.strengths, found.seed)
+    made = ((index, corrupting.make(index)) for index in range(len(images)))
+    index, views = next((index, one.views) for index, one in made if one.views is not None)
+    clean, *others = (Image.fromarray(view[0] if len(view) == 1 else view.transpose(1, 2, 0).copy()) for view in views)
+    each = len(result.strengths)
+    corrupted = {kind: others[k * each : (k + 1) * each] for k, kind in enumerate(result.kinds)}
+    return CorruptionExample(images.name(index), clean, corrupted)
+
+
+@dataclass(frozen=True)
+class Report(PreprocessOption, SplitOption, Verb[Path]):
+    """Write a web page about a model: its training, its accuracy, what it looks at, how to use it.
+
+    The page is one HTML file that works offline.
+    """
+
+    model: str | Path | Bundle
+    """RUN|BUNDLE: A run folder (the page then tells about its training), a bundle, or anything that `vitreous import`
+    reads."""
+    _: KW_ONLY
+    data: str | Path | Data | None = None
+    """DATA: Data to measure the model on. Default: the results of the run, or none for a bundle."""
+    out: str | Path | None = None
+    """FILE: The file to write. Default: report.html in the run folder, or NAME-report.html in the current folder."""
+    json_help: ClassVar[str] = ""
+
+    def run(self) -> Path:
+        """Write the page and return its path; a page of ours is replaced, any other file is not."""
+        from vitreous.training.page import write_report
+
+        return write_report(
+            self.model,
+            data=self.data,
+            split=self.split,
+            out=self.out,
+            preprocess=self.preprocess,
+            progress=self.progress("measuring"),
+        )
+
+    def show(self, result: Path) -> None:
+        print(f"{printable(str(result))} ({result.stat().st_size / 1e6:.1f} MB): open it in a browser.")
 
 
 evaluate = verb(Evaluate)
+write_report = verb(Report, "write_report")

@@ -1,25 +1,25 @@
-"""`vitreous fit`."""
+"""`vitreous fit` and `vitreous pretrain`."""
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, ClassVar
 
 from vitreous.cli.terminal import printable
 from vitreous.cli.verb import Verb, verb
-from vitreous.interrupt import signal_heard
-from vitreous.training.request import FitRequest, request_of
+from vitreous.training.request import FitRequest, PretrainRequest, TrainingRequest, request_of
 from vitreous.verbs.options import RunOptions
 
 if TYPE_CHECKING:
     from vitreous.training.result import FitResult, PretrainResult
 
-
-def ending_status(finished: bool) -> int:
-    """The exit status of a training: 0, or 128 + the signal that stopped it."""
-    return 0 if finished else 128 + (signal_heard() or signal.SIGINT)
+METRICS = {
+    "knn": "k-NN accuracy on held-out images: {:.1%}",
+    "loss": "loss on held-out images: {:.3f}",
+    "information": "information in the teacher's output on held-out images: {:.1%} of ln K",
+    "accuracy": "accuracy: {:.1%}",
+}
 
 
 def stopped_text(run: str) -> str:
@@ -31,10 +31,9 @@ def closing_text(result: FitResult | PretrainResult, found: Sequence[str], use: 
     """What a tired person wants to know of a training: what was found, what it cost, and how to use it."""
     if not result.finished:
         return stopped_text(result.run)
-    spent = result.spent
     lines = [
         *found,
-        f"time: {spent.seconds:.0f} s, {spent.images:,} training images processed",
+        f"time: {result.spent.seconds:.0f} s, {result.spent.images:,} training images processed",
         f"model: {result.bundle}",
         f"report: {result.run}/report.html",
         *use,
@@ -69,16 +68,48 @@ class Fit(RunOptions, FitRequest, Verb["FitResult"]):
         return train(request, run, runtime, self.told, Labelled(), overwrite=self.overwrite)
 
     def show(self, result: FitResult) -> None:
-        """The accuracy, what it cost, and how to use it."""
         from vitreous.training.result import accuracy_lines
 
         found = [f"{split} accuracy: {line}" for split, line in accuracy_lines(result).items()]
         found += [] if found else [f"{name}: {value:.4g}" for name, value in result.metrics.items()]
         print(closing_text(result, found, [f"use it: vitreous predict {result.run} IMAGE"]))
 
-    def status(self, result: FitResult) -> int:
-        """0, or 128 + the signal that stopped it."""
-        return ending_status(result.finished)
+
+@dataclass(frozen=True)
+class Pretrain(RunOptions, PretrainRequest, Verb["PretrainResult"]):
+    """Learn features without labels: MAE, DINO, DINOv2 or masked patch prediction.
+
+    If it is interrupted, repeat the same command: it resumes where it stopped.
+    """
+
+    distributed: ClassVar[bool] = True
+    resumes: ClassVar[bool] = True
+
+    def run(self) -> PretrainResult:
+        """Learn features, or go on with what the same call began; `fit(weights=...)` then takes the run."""
+        from vitreous.training.folder import run_name, run_place
+        from vitreous.training.result import PretrainResult
+        from vitreous.training.start import join_runtime
+        from vitreous.training.train import train
+        from vitreous.training.unlabelled import Unlabelled
+
+        self.check()
+        run = run_place(self.out, self.data, f"{run_name(self.data)}-{self.method}")
+        if self.method == "supervised":
+            shared = [one.name for kind in (TrainingRequest, RunOptions) for one in fields(kind)]
+            options = {name: getattr(self, name) for name in shared} | {"out": run}
+            return PretrainResult.of_fit(Fit(self.data, **options, callbacks=self.callbacks).run())
+        runtime = join_runtime(self.workers, self.device, self.shard, self.tensorboard)
+        request = request_of(PretrainRequest, self)
+        return train(request, run, runtime, self.told, Unlabelled(), overwrite=self.overwrite)
+
+    def show(self, result: PretrainResult) -> None:
+        found = [METRICS[name].format(value) for name, value in result.metrics.items() if name in METRICS]
+        use = [f"use it: vitreous fit DATA --weights {result.run}"]
+        if result.method == "mae":
+            use.append(f"see it: vitreous reconstruct {result.run} IMAGE")
+        print(closing_text(result, [*result.alarms, *found], use))
 
 
 fit = verb(Fit)
+pretrain = verb(Pretrain)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import overload
 
-from vitreous.allocator import keep_memory
 from vitreous.arguments import Count, checked
 from vitreous.data.opening import choose_split, open_dataset
 from vitreous.data.shards.opening import is_shards
@@ -24,8 +23,6 @@ from vitreous.model.network import Network, require
 from vitreous.model.vit import ViT
 from vitreous.verbs.predict import predict
 from vitreous.weights.bundle import Bundle
-
-keep_memory()  # whoever loads a model computes with it
 
 
 @dataclass(frozen=True)
@@ -66,10 +63,9 @@ class Model:
         """
         if not isinstance(image, IMAGE_TYPES):
             return predict(self.bundle, image, top=top)
-        if isinstance(image, str | Path) and Path(image).is_dir():
-            raise UserError(f"{image}: this is a folder, not an image; give it in a list: predict([{str(image)!r}]).")
-        if isinstance(image, str | Path) and is_shards(image):
-            raise UserError(f"{image}: these are shards, not an image; give them in a list: predict([...]).")
+        if isinstance(image, str | Path) and (Path(image).is_dir() or is_shards(image)):
+            what = "this is a folder" if Path(image).is_dir() else "these are shards"
+            raise UserError(f"{image}: {what}, not an image; give it in a list: predict([{str(image)!r}]).")
         return predict(self.bundle, image, top=top)[0]
 
     @checked

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from vitreous.arguments import Count, Pixels
-from vitreous.cli.terminal import console, table
+from vitreous.arguments import Count, SideLength
+from vitreous.cli.terminal import print_wide, table
 from vitreous.cli.verb import Verb, verb
 from vitreous.errors import UserError
 from vitreous.inputs import parse_size
@@ -24,19 +24,15 @@ class ModelRow:
     name: str
     family: str
     image_size: tuple[int, int]
-    width: int | None
-    """This and the next four are of a Vision Transformer; None for other families."""
+    width: int | None  # this and the next four are of a Vision Transformer; None for other families
     depth: int | None
     heads: int | None
     patch: int | None
     tokens: int | None
     parameters: int
-    gflops: float
-    """Billions of floating-point operations of one image's forward pass; a multiply-add counts as two."""
-    activation_mb: float
-    """Millions of bytes that training keeps for one image, in float32."""
-    fit: GpuPlan | None = None
-    """How it can be trained on the given GPUs."""
+    gflops: float  # of one image's forward pass; a multiply-add counts as two
+    activation_mb: float  # millions of bytes that training keeps for one image, in float32
+    fit: GpuPlan | None = None  # how it can be trained on the given GPUs
 
 
 @dataclass(frozen=True)
@@ -50,7 +46,7 @@ class Models(Verb[list[ModelRow]]):
     """MODEL ...: Which models: SIZE/PATCH or SIZE/PATCH@PIXELS, such as B/16, L/16@384 or Ti/4@32x64; or the name of
     another, such as bit-r50x1 or efficientnet-b0@260. Default: all presets."""
     _: KW_ONLY
-    image_size: Pixels | None = None
+    image_size: SideLength | None = None
     """PIXELS: Side of the input in pixels, instead of each model's own."""
     gpus: Count | None = None
     """COUNT: How many GPUs there are to train on."""
@@ -88,7 +84,6 @@ class Models(Verb[list[ModelRow]]):
         return rows
 
     def to_json(self, result: list[ModelRow]) -> Any:
-        """A list of objects."""
         return [asdict(row) for row in result]
 
     def show(self, result: list[ModelRow]) -> None:
@@ -120,18 +115,22 @@ def _row(name: str, config: ModelConfig) -> ModelRow:
 
 
 def _show_costs(rows: list[ModelRow]) -> None:
-    listed = table(
-        "model", "pixels#", "tokens#", "width#", "depth#", "heads#", "parameters#", "GFLOPs#", "training MB#"
+    columns = ("model", "pixels#", "tokens#", "width#", "depth#", "heads#", "parameters#", "GFLOPs#", "training MB#")
+    listed = (
+        (
+            row.name,
+            _pixels(row),
+            *("" if size is None else str(size) for size in (row.tokens, row.width, row.depth, row.heads)),
+            f"{row.parameters:,}",
+            f"{row.gflops:,.2f}",
+            f"{row.activation_mb:,.1f}",
+        )
+        for row in rows
     )
-    for row in rows:
-        shape = ("" if size is None else str(size) for size in (row.tokens, row.width, row.depth, row.heads))
-        costs = f"{row.parameters:,}", f"{row.gflops:,.2f}", f"{row.activation_mb:,.1f}"
-        listed.add_row(row.name, _pixels(row), *shape, *costs)
-    page = console()
-    page.print(listed)
-    page.print(
+    print_wide(
+        table(columns, listed),
         "For one image and 1,000 classes. GFLOPs: forward pass; a multiply-add counts as two operations.\n"
-        "Training MB: activations that a float32 training step keeps for the backward pass."
+        "Training MB: activations that a float32 training step keeps for the backward pass.",
     )
 
 
@@ -139,25 +138,22 @@ def _show_fits(rows: list[ModelRow]) -> None:
     """The largest batch per GPU of each parallelism, and which one to choose."""
     from vitreous.training.parallelism import PARALLELISMS, RESERVED_FRACTION
 
-    names = [str(parallelism) for parallelism in PARALLELISMS]
-    listed = table("model", "pixels#", "weights GB#", "image MB#", *(f"{name}#" for name in names), "choose")
+    names, listed = [str(parallelism) for parallelism in PARALLELISMS], []
     for row in rows:
         fit = row.fit
         assert fit is not None
-        sizes = f"{fit.weights / 1e9:,.2f}", f"{fit.image / 1e6:,.1f}"
         largest = (fit.largest_batch.get(name) for name in names)
         batches = ("" if batch is None else f"{batch:,}" if batch else "-" for batch in largest)
-        choice = fit.choice or "does not fit"
         accumulate = f", accumulate={fit.accumulate}" if fit.choice and fit.accumulate > 1 else ""
-        listed.add_row(row.name, _pixels(row), *sizes, *batches, choice + accumulate)
-    page = console()
-    page.print(listed)
-    page.print(
+        sizes = f"{fit.weights / 1e9:,.2f}", f"{fit.image / 1e6:,.1f}"
+        listed.append((row.name, _pixels(row), *sizes, *batches, f"{fit.choice or 'does not fit'}{accumulate}"))
+    print_wide(
+        table(("model", "pixels#", "weights GB#", "image MB#", *(f"{name}#" for name in names), "choose"), listed),
         "Largest batch per GPU for each way to divide a training with AdamW in mixed precision (bfloat16).\n"
         "DDP: every GPU holds all weights, gradients and moments. shard (--shard, FSDP): an equal part of them.\n"
         "activation_checkpointing: blocks are computed again in the backward pass, which takes a third more time.\n"
         f"{RESERVED_FRACTION:.0%} of the memory is left free. Computed; docs/scale.md says how far it agrees with "
-        "measurements."
+        "measurements.",
     )
 
 

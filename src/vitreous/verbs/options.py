@@ -1,19 +1,31 @@
-"""Options that verbs share: each is written here once."""
+"""What verbs share: options, each written here once, and what becomes of the images that they are given."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+import sys
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
-from vitreous.arguments import Count, Merge, Workers
+from vitreous.arguments import Count, TokenMerge, Workers
+from vitreous.cli.terminal import printable
+from vitreous.cli.verb import Verb
 from vitreous.config.data import Preprocess
 from vitreous.config.engine import EngineChoice, Precision
 from vitreous.errors import UserError
+from vitreous.storage.overwrite import check_file, output_folder, real_path
 
 if TYPE_CHECKING:
+    from vitreous.data.decode import ImageError
     from vitreous.inference.engine import InferenceModel
     from vitreous.weights.bundle import Bundle
+
+R = TypeVar("R")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +86,14 @@ class SplitOption:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MergeOption:
+    """Token merging."""
+
+    merge: TokenMerge | None = None
+    """COUNT: How many tokens to merge per block: faster, and a little less accurate. Default: as the model says."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class EngineOption(DeviceOption):
     """What computes a model's predictions."""
 
@@ -84,39 +104,35 @@ class EngineOption(DeviceOption):
     """fp32|int8: fp32 or int8. Default: of engine auto, whatever is fastest; else fp32."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class EngineOptions(PreprocessOption, EngineOption):
-    """What computes, and how images are given to it."""
+@dataclass(frozen=True)
+class EngineOptions(PreprocessOption, EngineOption, Verb[R]):
+    """A model, what computes it, and how images are given to it."""
 
-    batch_size: Count | None = None
+    model: str | Path | Bundle
+    """MODEL: A bundle, a run folder, an exported model, or anything that `vitreous import` reads."""
+    batch_size: Count | None = field(default=None, kw_only=True)
     """COUNT: How many images to pass through the model at once. Default: what is fastest."""
 
-    def check_device(self, model: str | Path | Bundle) -> bool:
+    def check_device(self) -> bool:
         """Refuse a device that the engine does not use; whether the model is an exported one."""
         from vitreous.inference.engine_folder import is_engine
         from vitreous.weights.bundle import Bundle
 
-        exported = not isinstance(model, Bundle) and is_engine(Path(model))
+        exported = not isinstance(self.model, Bundle) and is_engine(Path(self.model))
         if self.device not in ("auto", "cpu") and (exported or self.engine not in ("auto", "torch")):
-            which = f"{model} is computed" if exported else f"the engine {self.engine} computes"
+            which = f"{self.model} is computed" if exported else f"the engine {self.engine} computes"
             raise UserError(f"device {self.device!r}: {which} on the processor; leave the device out.")
         return exported
 
     def open_engine(
-        self,
-        model: str | Path | Bundle,
-        *,
-        images: int,
-        merge: int | None = None,
-        precision: Precision | None = None,
-        classifier: bool = True,
+        self, images: int, *, merge: int | None = None, precision: Precision | None = None, classifier: bool = True
     ) -> InferenceModel:
         """The model in the engine of these options, ready for this number of images. precision: if none was given."""
         from vitreous.inference.opening import open_engine
 
-        exported = self.check_device(model)
+        exported = self.check_device()
         return open_engine(
-            model,
+            self.model,
             engine=self.engine,
             precision=precision if self.precision is None and not exported else self.precision,
             preprocess=self.preprocess,
@@ -127,9 +143,78 @@ class EngineOptions(PreprocessOption, EngineOption):
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class MergeOption:
-    """Token merging."""
+@dataclass(frozen=True)
+class EachImage(Verb[R]):
+    """A verb that makes something of each image."""
 
-    merge: Merge | None = None
-    """COUNT: How many tokens to merge per block: faster, and a little less accurate. Default: as the model says."""
+    model: str | Path | Bundle
+    """MODEL: A bundle, a run folder, or anything that `vitreous import` reads."""
+    images: str | Path | Sequence[str | Path]
+    """IMAGE|FOLDER ...: Image files, and folders of images."""
+
+    @abstractmethod
+    def line(self, one: Any) -> str:
+        """What is printed of an image that can be read."""
+
+    def show(self, result: Any) -> None:
+        """One line per image as it comes; on standard error, why one could not be read."""
+        from vitreous.data.decode import ImageError
+
+        for one in result:
+            if isinstance(one, ImageError):
+                print(f"vitreous: {printable(one.name)}: {one.reason}", file=sys.stderr)
+            else:
+                print(printable(self.line(one)), flush=True)
+
+    def status(self, result: Any) -> int:
+        """1 if an image could not be read."""
+        return int(result.unreadable > 0)
+
+    def name_outputs(self, out: str | Path | None, paths: Sequence[Path], *endings: str) -> list[list[Path]]:
+        """For each image the files to write: one per ending, in the folder `out`, if any, named after the image.
+
+        Every name is given only once, and never that of a given image: a number makes it another. Refused before any
+        image is read: a file of such a name that is not ours, and a folder inside a given folder of images, where the
+        next command would take what was written for images.
+        """
+        if out is None:
+            return [[] for _ in paths]
+        place, files = output_folder(out), set(paths)
+        for folder in map(Path, [self.images] if isinstance(self.images, str | Path) else self.images):
+            if folder not in files and real_path(place).is_relative_to(images := real_path(folder)):
+                raise UserError(
+                    f"out {place}: is inside {folder}, a folder of the images, so its files would be taken for images "
+                    f"too; write to another, such as {images.with_name(f'{images.name}-{place.name}')}."
+                )
+        taken = set(map(os.path.realpath, paths))  # `Path.resolve` fails at a link to itself
+        outputs = []
+        for path in paths:
+            for number in count(1):
+                stem = path.stem if number == 1 else f"{path.stem}-{number}"
+                named = [place / f"{stem}{ending}" for ending in endings]
+                if taken.isdisjoint(map(os.path.realpath, named)):
+                    break
+            taken.update(map(os.path.realpath, named))
+            outputs.append([check_file(file) for file in named])
+        return outputs
+
+
+class ImageResults(Generic[T]):
+    """An iterator: what a function makes of each image, or the error of one that cannot be read."""
+
+    def __init__(self, results: Iterable[Callable[[], T]]) -> None:
+        self._results = iter(results)
+        self.unreadable = 0  # images so far
+
+    def __iter__(self) -> Iterator[T | ImageError]:
+        return self
+
+    def __next__(self) -> T | ImageError:
+        from vitreous.data.decode import ImageError
+
+        result = next(self._results)
+        try:
+            return result()
+        except ImageError as error:
+            self.unreadable += 1
+            return error

@@ -1,4 +1,4 @@
-"""`vitreous predict`."""
+"""`vitreous predict`: labels for images, printed, returned, or written to files."""
 
 from __future__ import annotations
 
@@ -6,81 +6,68 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import KW_ONLY, dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from vitreous.arguments import Count, Part
+from vitreous.arguments import Count, WorkSlice
 from vitreous.cli.terminal import printable
-from vitreous.cli.verb import Verb, verb
+from vitreous.cli.verb import verb
 from vitreous.errors import UserError
+from vitreous.storage.overwrite import output_folder
 from vitreous.verbs.options import EngineOptions, MergeOption
 
 if TYPE_CHECKING:
     from vitreous.data.view import ImageInput
     from vitreous.inference.parts import PredictedParts
     from vitreous.inference.predict import Prediction
-    from vitreous.weights.bundle import Bundle
 
 R = TypeVar("R")
 
 
-@dataclass(frozen=True, kw_only=True)
-class TopOption:
-    """How much is told of each image."""
+@dataclass(frozen=True)
+class PredictOptions(MergeOption, EngineOptions[R]):
+    """What every prediction can be asked for."""
 
+    _: KW_ONLY
     top: Count = 5
     """COUNT: How many labels to give per image."""
 
+    def predict_each(self, images: ImageInput | Sequence[ImageInput]) -> Iterator[Prediction]:
+        """Predictions as they are made, in order."""
+        from vitreous.inference.memory_needs import check_inference_memory
+        from vitreous.inference.predict import ImageList, predict_images
 
-@dataclass(frozen=True, kw_only=True)
-class FileOptions:
-    """What predictions in files can be asked for."""
+        named = ImageList(images)
+        opened = self.open_engine(len(named), merge=self.merge)
+        batch_size = min(self.batch_size or opened.engine.batch_size, len(named))
+        check_inference_memory(opened.config, opened.engine.preprocess, batch_size)
+        progress = self.progress("predicting")
+        return predict_images(opened, named, len(named), top=self.top, batch_size=batch_size, progress=progress)
 
+
+@dataclass(frozen=True)
+class PredictToFiles(PredictOptions[R]):
+    """Predictions that may go to files."""
+
+    model: str | Path
+    _: KW_ONLY
     embed: bool = False
     """With --out, add each image's representation."""
-    part: Part | None = None
+    part: WorkSlice | None = None
     """I/N: With --out, do the Ith of N slices of the work only: N processes, on one or several machines, may do theirs
     at once."""
     ray: str | None = None
     """auto|ADDRESS: With --out, do it with all workers of a Ray cluster: the one at this address; auto takes the one
     that Ray finds, or else this machine."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class PredictOptions(MergeOption, EngineOptions, TopOption, Verb[R]):
-    """What every prediction can be asked for."""
-
-    def predict_each(
-        self, model: str | Path | Bundle, images: ImageInput | Sequence[ImageInput]
-    ) -> Iterator[Prediction]:
-        """Predictions as they are made, in order."""
-        from vitreous.inference.memory_needs import check_inference_memory
-        from vitreous.inference.predict import ImageList, predict_images
-
-        named = ImageList(images)
-        opened = self.open_engine(model, images=len(named), merge=self.merge)
-        batch_size = min(self.batch_size or opened.engine.batch_size, len(named))
-        check_inference_memory(opened.config, opened.engine.preprocess, batch_size)
-        progress = partial(self.told.progress, "predicting")
-        return predict_images(opened, named, len(named), top=self.top, batch_size=batch_size, progress=progress)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PredictToFiles(PredictOptions[R], FileOptions):
-    """Predictions that may go to files."""
-
-    def predict_to_files(
-        self, model: str | Path, images: str | Path | Sequence[str | Path], out: str | Path
-    ) -> PredictedParts:
+    def predict_to_files(self, images: str | Path | Sequence[str | Path], out: str | Path) -> PredictedParts:
         """Write the predictions for all images into the files of a folder, or go on where it was interrupted."""
         from vitreous.data.opening import check_found, open_every_image
         from vitreous.inference.part_plan import ModelRequest, parse_slice, read_plan
         from vitreous.inference.parts import predict_to_folder
         from vitreous.inference.ray_cluster import open_cluster, require_ray
-        from vitreous.storage.overwrite import output_folder
 
-        self.check_device(model)
+        self.check_device()
         if self.ray is not None:
             require_ray()
         work_slice = parse_slice(self.part) if self.part is not None else (1, 1)
@@ -90,7 +77,7 @@ class PredictToFiles(PredictOptions[R], FileOptions):
         check_found(sum(map(len, sources)), [note for _, notes in opened for note in notes])
         read_plan(place)  # refuses a folder that is somebody else's before anything large is opened
         request = ModelRequest(
-            str(Path(model).absolute() if Path(model).exists() else model),
+            str(Path(self.model).absolute() if Path(self.model).exists() else self.model),
             self.engine,
             self.precision,
             self.preprocess,
@@ -113,7 +100,7 @@ class PredictToFiles(PredictOptions[R], FileOptions):
                 work_slice=work_slice,
                 batch_size=self.batch_size,
                 cluster=cluster,
-                progress=partial(self.told.progress, "predicting"),
+                progress=self.progress("predicting"),
             )
 
     def show(self, result: Any) -> None:
@@ -164,8 +151,6 @@ class Predict(PredictToFiles["Predictions | PredictedParts"]):
     was when it is repeated. An image that cannot be read gets a row that says why; more than 1 % of them are refused.
     """
 
-    model: str | Path
-    """MODEL: A bundle, a run folder, an exported model, or anything that `vitreous import` reads."""
     images: Sequence[str | Path]
     """IMAGE|FOLDER ...: Image files, and folders, whose images are taken in the order of their paths. With --out, any
     other data too."""
@@ -189,11 +174,11 @@ class Predict(PredictToFiles["Predictions | PredictedParts"]):
     def run(self) -> Predictions | PredictedParts:
         """Print or write the predictions."""
         if self.out is not None:
-            return self.predict_to_files(self.model, self.images, self.out)
+            return self.predict_to_files(self.images, self.out)
         for name, given in {"embed": self.embed, "part": self.part is not None, "ray": self.ray is not None}.items():
             if given:
                 raise UserError(f"{name}: only predictions in files have it; give out too, or leave {name} out.")
-        return Predictions(self.predict_each(self.model, self.images))
+        return Predictions(self.predict_each(self.images))
 
     def to_json(self, result: Any) -> Any:
         """{"path", "label", "score", "top"} or {"path", "error"} per image; of files, what was written."""
@@ -208,15 +193,13 @@ class Predict(PredictToFiles["Predictions | PredictedParts"]):
 class PredictImages(PredictOptions["list[Prediction]"]):
     """One prediction for each image, in order: the likeliest labels, or why it could not be read."""
 
-    model: str | Path | Bundle
-    """MODEL: A bundle, a run folder, an exported model, or anything that `vitreous import` reads."""
     images: str | Path | ImageInput | Sequence[str | Path | ImageInput]
     """IMAGE: One or several of these: files; folders, of which all images are taken in the order of their paths;
     shards; the bytes of files; Pillow images; arrays (H, W) or (H, W, C) and tensors (H, W) or (C, H, W), uint8."""
 
     def run(self) -> list[Prediction]:
         """The predictions."""
-        return list(self.predict_each(self.model, self.images))
+        return list(self.predict_each(self.images))
 
     def show(self, result: list[Prediction]) -> None:
         """Nothing: it is no command."""
@@ -230,8 +213,6 @@ class PredictMany(PredictToFiles["PredictedParts"]):
     is not made again: repeat the call to go on after an interruption.
     """
 
-    model: str | Path
-    """MODEL: A bundle, a run folder, an exported model, or anything that `vitreous import` reads, by its path."""
     images: str | Path | Sequence[str | Path]
     """IMAGE|FOLDER: Image files, folders, or any other data; one or several."""
     out: str | Path
@@ -240,7 +221,7 @@ class PredictMany(PredictToFiles["PredictedParts"]):
 
     def run(self) -> PredictedParts:
         """What was written."""
-        return self.predict_to_files(self.model, self.images, self.out)
+        return self.predict_to_files(self.images, self.out)
 
 
 predict = verb(PredictImages, "predict")

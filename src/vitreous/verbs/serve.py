@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Annotated, ClassVar, NoReturn
 
 from vitreous import cli
+from vitreous.arguments import Range
 from vitreous.cli.verb import Verb, verb
 from vitreous.config.server import ServerSettings
 from vitreous.errors import UserError
 from vitreous.interrupt import Interrupted
 from vitreous.verbs.options import EngineOption
-from vitreous.wording import Range
 
 EXPECTED_IMAGES = 100_000
 """Images that a server is expected to process: it is worth making and opening the fastest engine."""

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from vitreous.arguments import shown
 from vitreous.config.data import Preprocess
 from vitreous.config.fields import from_fields
 from vitreous.config.model import ModelConfig, model_to_json, with_article
@@ -40,7 +41,6 @@ from vitreous.weights.mapping import build_model, export_state
 from vitreous.weights.markdown import code
 from vitreous.weights.reading import read_safetensors
 from vitreous.weights.timm_config import in_timm, timm_config
-from vitreous.wording import shown
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 FORMAT = 1

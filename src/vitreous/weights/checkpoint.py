@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
+from vitreous.arguments import shown
 from vitreous.config.bit import BiTConfig, Root
 from vitreous.config.data import Preprocess
 from vitreous.config.efficientnet import EfficientNetConfig
@@ -19,7 +20,6 @@ from vitreous.config.presets import SIZES, hybrid_name
 from vitreous.config.stem import MAX_STAGES
 from vitreous.errors import UserError
 from vitreous.weights.mapping import Rule
-from vitreous.wording import shown
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 BACKBONE = "patch_embed.backbone."  # where a hybrid's stem is, by our names and timm's

@@ -8,6 +8,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Literal
 
+from vitreous.arguments import shown
 from vitreous.errors import UserError
 from vitreous.weights.bundle import Bundle
 from vitreous.weights.checkpoint import MALFORMED, ParsedCheckpoint, RawCheckpoint
@@ -22,7 +23,6 @@ from vitreous.weights.huggingface_cnn import (
 from vitreous.weights.meta import read_meta
 from vitreous.weights.timm import architecture_of, read_timm, read_timm_bit, read_timm_efficientnet, write_timm
 from vitreous.weights.timm_architectures import OPENED, why_not
-from vitreous.wording import shown
 
 WeightFormat = Literal["huggingface", "timm", "google"]
 

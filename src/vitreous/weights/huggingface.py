@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from vitreous.arguments import check_value
+from vitreous.arguments import check_value, shown
 from vitreous.config.data import Preprocess
 from vitreous.config.model import ViTConfig
 from vitreous.errors import UserError
@@ -31,7 +31,6 @@ from vitreous.weights.checkpoint import (
 )
 from vitreous.weights.mapping import SPLIT_QKV, Rule, export_state, rename
 from vitreous.weights.processor import default_processor, from_processor, to_processor
-from vitreous.wording import shown
 
 if TYPE_CHECKING:
     from vitreous.model.vit import ViT

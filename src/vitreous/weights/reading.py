@@ -29,10 +29,10 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from vitreous import inputs
+from vitreous.arguments import shown
 from vitreous.errors import UserError
 from vitreous.inputs import open_input, size_text
 from vitreous.weights.checkpoint import RawCheckpoint
-from vitreous.wording import shown
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".ckpt", ".npz")
 USUAL = ("model.safetensors", "pytorch_model.bin")  # a folder's weights; others beside them are a training's

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from vitreous.arguments import Count, check_value
+from vitreous.arguments import Count, check_value, shown
 from vitreous.config.data import Interpolation, Preprocess
 from vitreous.config.efficientnet import SIZES, EfficientNetConfig
 from vitreous.config.model import ModelConfig, Pool, PositionScope, ViTConfig
@@ -36,7 +36,6 @@ from vitreous.weights.checkpoint import (
 from vitreous.weights.mapping import export_state
 from vitreous.weights.timm_architectures import heads_of
 from vitreous.weights.timm_config import BIT_RULES, EFFICIENTNET_PADDINGS, in_timm, timm_config
-from vitreous.wording import shown
 
 # Arguments of timm's that the tensors tell too, that are read here, or that matter in training alone; and their types.
 _VIT_ARGUMENTS: dict[str, Any] = {

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vitreous.callbacks import Progress
 from vitreous.config.data import Preprocess
 from vitreous.data.batch import Rows
 from vitreous.data.loader import Loader
@@ -44,7 +45,6 @@ FIELD_IMAGES, DISTANCE_IMAGES = 32, 64
 """Gradients and attention are costly and hardly differ between images: so many are enough."""
 
 Change = Callable[[Tensor, Sequence[int]], Tensor]
-Progress = Callable[[int, int], None]
 
 
 def measure_bias(

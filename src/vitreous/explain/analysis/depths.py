@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vitreous.callbacks import Progress
 from vitreous.config.model import grid_of
 from vitreous.data.batch import Rows
 from vitreous.data.loader import Loader, choose_workers
@@ -57,7 +58,6 @@ SPECTRUM_IMAGES = 64  # the tokens' singular values are costly and hardly differ
 NOISE = 0.1  # root mean square of the noise, where black is 0 and white 1
 ELEMENTS = 2**24  # numbers that the attention of one layer may have in a batch
 
-Progress = Callable[[int, int], None]
 Classifier = Callable[[Tensor], Tensor]
 
 

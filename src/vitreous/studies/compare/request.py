@@ -8,11 +8,10 @@ from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from vitreous.arguments import Budget, Count, Pixels
+from vitreous.arguments import Budget, Count, Range, SideLength
 from vitreous.config.overrides import parse_overrides
 from vitreous.config.study import Equal
 from vitreous.errors import UserError
-from vitreous.wording import Range
 
 OWN = ("optimizer.learning_rate", "share", "split_seed")
 """Fields of a training that a comparison sets itself."""
@@ -39,7 +38,7 @@ class CompareRequest:
     """COUNT: How many trainings of each model with each fraction."""
     equal: Equal = "time"
     """What each training has the same of: time, or floating-point operations."""
-    image_size: Pixels | None = None
+    image_size: SideLength | None = None
     """PIXELS: Side of every model's input in pixels, where its name does not say it."""
     overrides: Mapping[str, object] = field(default_factory=dict)
     """NAME=VALUE: Set one field of every training, such as batch_size=128; may be repeated."""

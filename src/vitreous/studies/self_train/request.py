@@ -6,11 +6,10 @@ from dataclasses import KW_ONLY, dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from vitreous.arguments import Count
+from vitreous.arguments import Count, Range
 from vitreous.config.overrides import as_texts
 from vitreous.errors import UserError
 from vitreous.training.request import FitRequest, LabelledRequest, StudentRequest
-from vitreous.wording import Range
 
 SPLIT_FIELDS = ("validation", "split_seed", "share")
 """Fields of a training that say which images are learned from and which are set aside."""

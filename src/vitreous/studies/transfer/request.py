@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
-from vitreous.arguments import Budget, Pixels
+from vitreous.arguments import Budget, SideLength
 from vitreous.config.study import Protocol
 
 
@@ -26,7 +26,7 @@ class TransferRequest:
     budget: Budget | None = None
     """TIME: How long everything may take, such as 15m; it is divided fairly, and what does not fit is measured on a
     random part of the images. Default: the paper's settings, which take an accelerator."""
-    image_size: Pixels | None = None
+    image_size: SideLength | None = None
     """PIXELS: Side of the model's input in pixels. Default: the model's own; 384 for vtab-1k and full without a
     budget."""
     preprocess: str | None = None

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from vitreous import allocator
+from vitreous import memory
 
 GLIBC = sys.platform == "linux" and (os.confstr("CS_GNU_LIBC_VERSION") or "").startswith("glibc")
 pytestmark = pytest.mark.skipif(not GLIBC, reason="only glibc's malloc can be told to keep memory")
@@ -17,11 +17,11 @@ FORWARD = """
 import ctypes, json, resource
 {before}
 ctypes.CDLL(None).prctl({no_huge_pages}, 1, 0, 0, 0)
-import vitreous.verbs.load
 import torch
 from vitreous import ViT, ViTConfig
-from vitreous.allocator import give_back_memory, keep_memory
+from vitreous.memory import give_back_memory, keep_memory
 
+keep_memory()
 torch.set_num_threads(1)
 network = ViT(ViTConfig(width=32, depth=1, heads=1, mlp_width=1024, patch=16, image_size=(224, 224), classes=2)).eval()
 images = torch.zeros(64, 3, 224, 224)
@@ -93,17 +93,50 @@ CHOICES = {
 
 
 def test_the_user_has_chosen(subtests, monkeypatch):
-    monkeypatch.setattr(allocator, "_glibc_malloc", lambda: pytest.fail("not asked"))
+    monkeypatch.setattr(memory, "_glibc_malloc", lambda: pytest.fail("not asked"))
     for name, value in CHOICES.items():
         with subtests.test(name), monkeypatch.context() as patch:
-            patch.setattr(allocator, "_keeping", None)
+            patch.setattr(memory, "_keeping", None)
             patch.setenv(name, value)
-            assert not allocator.keep_memory()
-            allocator.give_back_memory()
+            assert not memory.keep_memory()
+            memory.give_back_memory()
 
 
 def test_settings_of_other_things_are_not_about_memory():
-    assert not allocator._chosen_by_the_user({"GLIBC_TUNABLES": "glibc.rtld.optional_static_tls=512", "HOME": "/"})
+    assert not memory._chosen_by_the_user({"GLIBC_TUNABLES": "glibc.rtld.optional_static_tls=512", "HOME": "/"})
+
+
+HOST = """
+import ctypes, json, os
+before = dict(os.environ)
+asked = []
+
+class Library(ctypes.CDLL):
+    def __getattr__(self, name):
+        asked.append(name)
+        return super().__getattr__(name)
+
+ctypes.CDLL = Library
+{code}
+print(json.dumps([dict(os.environ) == before, "mallopt" in asked]))
+"""
+USES = {
+    "import vitreous; [getattr(vitreous, name) for name in vitreous.__all__]": False,
+    "import vitreous; vitreous.models(['Ti/16'])": False,
+    "from vitreous.cli import main; main(['models', 'Ti/16'])": True,
+}
+
+
+@pytest.mark.slow
+def test_only_the_command_changes_the_process(subtests):
+    """Whoever imports the package in a program of their own keeps their environment and their malloc."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_", "VITREOUS_"))}
+    for code, set_ in USES.items():
+        with subtests.test(code):
+            words = [sys.executable, "-c", HOST.format(code=code)]
+            done = subprocess.run(words, capture_output=True, text=True, env=own)
+            assert done.returncode == 0, done.stderr
+            assert json.loads(done.stdout.splitlines()[-1]) == [True, set_]
 
 
 @pytest.mark.slow
@@ -132,10 +165,10 @@ def test_no_block_no_harm(monkeypatch):
         malloc = staticmethod(lambda size: None)
         free = staticmethod(freed.append)
 
-    monkeypatch.setattr(allocator, "_keeping", None)
-    monkeypatch.setattr(allocator, "_chosen_by_the_user", lambda environment: False)
-    monkeypatch.setattr(allocator, "_glibc_malloc", Refusing)
-    assert allocator.keep_memory()
+    monkeypatch.setattr(memory, "_keeping", None)
+    monkeypatch.setattr(memory, "_chosen_by_the_user", lambda environment: False)
+    monkeypatch.setattr(memory, "_glibc_malloc", Refusing)
+    assert memory.keep_memory()
     assert not freed
 
 
@@ -149,16 +182,16 @@ def test_old_glibc_keeps_what_it_can(monkeypatch):
             asked.append(value)
             return int(value <= 2**25)
 
-    assert allocator._never_give_back(Old())
+    assert memory._never_give_back(Old())
     assert asked == [2**30, 2**25, -1]
 
 
 def test_other_systems(monkeypatch):
-    monkeypatch.setattr(allocator, "_chosen_by_the_user", lambda environment: False)
+    monkeypatch.setattr(memory, "_chosen_by_the_user", lambda environment: False)
     for system in ("darwin", "win32"):
-        monkeypatch.setattr(allocator, "_keeping", None)
+        monkeypatch.setattr(memory, "_keeping", None)
         monkeypatch.setattr(sys, "platform", system)
-        assert not allocator.keep_memory()
+        assert not memory.keep_memory()
 
 
 def test_another_c_library(monkeypatch):
@@ -168,7 +201,7 @@ def test_another_c_library(monkeypatch):
         raise ValueError("unrecognized configuration name")
 
     monkeypatch.setattr(os, "confstr", unknown)
-    assert allocator._glibc_malloc() is None
+    assert memory._glibc_malloc() is None
 
 
 def test_another_allocator_that_was_loaded_before(tmp_path):
@@ -182,7 +215,7 @@ def test_another_allocator_that_was_loaded_before(tmp_path):
         subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True, capture_output=True)
     except FileNotFoundError:
         pytest.skip("needs a C compiler")
-    code = "from vitreous.allocator import keep_memory; print(keep_memory())"
+    code = "from vitreous.memory import keep_memory; print(keep_memory())"
     own = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_", "VITREOUS_"))}
     for environment, kept in (({}, "True"), ({"LD_PRELOAD": str(library)}, "False")):
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=own | environment)
@@ -191,4 +224,4 @@ def test_another_allocator_that_was_loaded_before(tmp_path):
 
 def test_overcommitment_that_is_forbidden(monkeypatch):
     monkeypatch.setattr(Path, "read_text", lambda self: "2\n")
-    assert allocator._addresses_are_counted()
+    assert memory._addresses_are_counted()
