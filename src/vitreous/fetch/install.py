@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import md5, sha256
@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from vitreous import __version__
+from vitreous.callbacks import NamedProgress
 from vitreous.data.datasets.dataset import Dataset, File
 from vitreous.data.datasets.store import CARD, FILES, Card, broken_links, read_card, read_dataset
 from vitreous.data.folder import FolderSource
@@ -27,8 +28,6 @@ from vitreous.storage.overwrite import readable_errors
 PIECE = 2**20
 DOWNLOADS = "downloads"
 EXTRAS = {"h5py": "'vitreous[hdf5]'"}  # what to install for a package that a dataset needs
-
-Progress = Callable[[str, int, int], None]  # told what is being done, bytes done and bytes in all
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ def downloads_of(dataset: Dataset, root: Path) -> Path:
 
 
 def install(
-    dataset: Dataset, root: Path, *, progress: Progress | None = None, retry: RetryPolicy | None = None
+    dataset: Dataset, root: Path, *, progress: NamedProgress | None = None, retry: RetryPolicy | None = None
 ) -> Path:
     """Bring a dataset to `root` and return its folder; what is there already stays as it is."""
     final, store = root / dataset.name, root / dataset.folder
@@ -133,7 +132,7 @@ def check_space(dataset: Dataset, root: Path) -> None:
         )
 
 
-def _bring(file: File, place: Path, progress: Progress | None, retry: RetryPolicy | None) -> Fetched:
+def _bring(file: File, place: Path, progress: NamedProgress | None, retry: RetryPolicy | None) -> Fetched:
     """The file at its place in the downloads, checked; of a wrong one that we brought, nothing is kept."""
     path, url = place / file.name, None
     place.mkdir(parents=True, exist_ok=True)
@@ -152,7 +151,7 @@ def _bring(file: File, place: Path, progress: Progress | None, retry: RetryPolic
         raise
 
 
-def check_file(file: File, path: Path, progress: Progress | None = None) -> str:
+def check_file(file: File, path: Path, progress: NamedProgress | None = None) -> str:
     """The SHA-256 of a file that has the published size and checksum; any other is refused."""
     with open_input(path) as content:
         size = os.fstat(content.fileno()).st_size
@@ -175,7 +174,7 @@ def check_file(file: File, path: Path, progress: Progress | None = None) -> str:
     return digests["SHA-256"].hexdigest()
 
 
-def _fill(dataset: Dataset, store: Path, fetched: list[Fetched], progress: Progress | None) -> None:
+def _fill(dataset: Dataset, store: Path, fetched: list[Fetched], progress: NamedProgress | None) -> None:
     """Make the folder of a dataset's files beside its place, count what is in it, and rename it."""
     temporary = store.with_name(f".{store.name}.new")
     try:
@@ -197,7 +196,7 @@ def _fill(dataset: Dataset, store: Path, fetched: list[Fetched], progress: Progr
         raise
 
 
-def _unpack(one: Fetched, folder: Path, progress: Progress | None) -> None:
+def _unpack(one: Fetched, folder: Path, progress: NamedProgress | None) -> None:
     file, path = one.file, one.path
     place = folder / file.into
     place.mkdir(parents=True, exist_ok=True)
