@@ -10,7 +10,7 @@ from support import contents, transfers
 from support.greys import draw_images
 from vitreous import ViT, analyze, write_walkthrough
 from vitreous.config.data import Preprocess
-from vitreous.report.page import TaughtImage, page
+from vitreous.report.page import TokenLabelImage, page
 from vitreous.report.pretraining import pretraining_page
 from vitreous.report.self_training import self_training_page
 from vitreous.report.transfer import transfer_page
@@ -52,16 +52,20 @@ def check(text):
 
 @pytest.mark.slow
 def test_the_pages_of_a_run(monkeypatch, subtests):
-    plain = replace(contents.content(2), looks=())
+    plain = replace(contents.content(2), weight_figures={})
     for kind, name in NAMES.items():
         with subtests.test(kind):
             monkeypatch.setattr(contents, "NASTY", (name, "b"))
-            told = replace(plain.run, **dict.fromkeys(("place", "data", "start", "way", "teacher"), name))
+            told = replace(plain.run, **dict.fromkeys(("place", "data", "start", "method", "teacher"), name))
             told = replace(told, alarms=(name,), remarks=(name,), records=[])  # curves show no names
-            taught = (TaughtImage(name, name, Image.new("RGB", (20, 30)), [[name, "b"]], [[0.9, 0.2]]),)
+            examples = (TokenLabelImage(name, name, Image.new("RGB", (20, 30)), [[name, "b"]], [[0.9, 0.2]]),)
             splits = contents.scored(classes=2), contents.scored("validation", 2, n=50)
-            words = {**dict.fromkeys(("name", "place", "data", "card"), name), "left_out": (name,)}
-            check(page(replace(plain, bundle=contents.bundle(2), run=told, splits=splits, taught=taught, **words)))
+            words = {
+                **dict.fromkeys(("name", "place", "data", "card"), name),
+                "left_out": (name,),
+                "token_labels": examples,
+            }
+            check(page(replace(plain, bundle=contents.bundle(2), run=told, splits=splits, **words)))
             check(pretraining_page(name, told))
 
 

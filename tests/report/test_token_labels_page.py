@@ -8,11 +8,11 @@ import numpy as np
 from PIL import Image
 
 from vitreous.report.html import macros
-from vitreous.report.page import COLOURS, OTHER, TaughtImage, label_maps
+from vitreous.report.page import COLOURS, OTHER, TokenLabelImage, label_maps
 
 
 def shown(labels, shares):
-    return TaughtImage("cats/1.png", "cat", Image.new("RGB", (30, 20), "white"), labels, shares)
+    return TokenLabelImage("cats/1.png", "cat", Image.new("RGB", (30, 20), "white"), labels, shares)
 
 
 def token_labels(teacher, taught):

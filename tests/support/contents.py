@@ -13,7 +13,7 @@ from vitreous.distributed.meter import Cost
 from vitreous.evaluation.classify import score_classes
 from vitreous.evaluation.intervals import Paired
 from vitreous.explain.weight_plots import WeightPlots
-from vitreous.report.page import Content, Example, Run, SplitScores, looks, page
+from vitreous.report.page import Content, Example, Run, SplitScores, page, weight_figures
 from vitreous.report.rounds import DoubtfulImage, LikelyClass, Round, RoundLabels, RoundScore, SelfTrainingContent
 from vitreous.weights.bundle import Bundle
 
@@ -59,7 +59,7 @@ def run(classes=6):
         place="runs/it's here",
         data="images & more",
         start=None,
-        way="auto",
+        method="auto",
         training=training,
         images=1234,
         classes=classes,
@@ -78,7 +78,15 @@ def content(classes=6):
     distances = np.linspace(1, 6, 4, dtype=np.float32).reshape(2, 2)
     figures = WeightPlots(model.model, model.preprocess.size, distances).plots()
     trained = run(classes)
-    return Content("a <run>", trained.place, model, trained, splits=splits, spent=trained.spent, looks=looks(figures))
+    return Content(
+        "a <run>",
+        trained.place,
+        model,
+        trained,
+        splits=splits,
+        spent=trained.spent,
+        weight_figures=weight_figures(figures),
+    )
 
 
 @cache

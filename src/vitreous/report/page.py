@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,20 +35,20 @@ SIDE = 224  # pixels of the longer side of an image under its labels
 class Example:
     """An image and what the model made of it."""
 
-    answer: ClassifiedImage
+    prediction: ClassifiedImage
     image: Image.Image
     overlay: Image.Image | None  # what it looked at; None where no method can tell
 
 
 @dataclass(frozen=True)
-class TaughtImage:
+class TokenLabelImage:
     """A training image and what a teacher says of its places."""
 
     name: str
     label: str  # its class by the data
     image: Image.Image
     labels: list[list[str]]  # (h, w) the likeliest class of each place
-    shares: list[list[float]]  # (h, w) its probability
+    probabilities: list[list[float]]  # (h, w) its probability
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Run:
     place: str  # the run's folder as a person would write it in a command
     data: str
     start: str | None  # the weights that it began with; None from scratch
-    way: str  # the recipe, or the method of a training without labels
+    method: str  # the recipe, or the method of a training without labels
     training: Training
     images: int  # in the train split
     classes: int
@@ -90,15 +90,6 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Look:
-    """An image of the weights."""
-
-    title: str
-    figure: Html
-    caption: str
-
-
-@dataclass(frozen=True)
 class Content:
     """All of it."""
 
@@ -109,8 +100,8 @@ class Content:
     data: str | None = None  # what the splits were measured on, where it was not in the training
     splits: tuple[SplitScores, ...] = ()  # the one to look at first comes first
     spent: Cost | None = None  # what the training cost, where that is known
-    looks: tuple[Look, ...] = ()
-    taught: tuple[TaughtImage, ...] = ()  # some training images with their token labels, where it learned such
+    weight_figures: Mapping[str, Html] = field(default_factory=dict)  # filters, positions, distance
+    token_labels: tuple[TokenLabelImage, ...] = ()  # some training images, where it learned from such
     card: str | None = None
     left_out: tuple[str, ...] = ()  # images that could not be read, and other remarks
 
@@ -128,7 +119,7 @@ def page(content: Content) -> str:
         facts=config.architecture(),
         trained_on=content.bundle.info.get("request", {}).get("data"),
         curves=[] if run is None else training_curves(run.records),
-        taught=label_maps(content.taught),
+        label_maps=label_maps(content.token_labels),
         main=content.splits[0] if content.splits else None,
         **(_measured(content.splits[0].result) if content.splits else {}),
     )
@@ -191,29 +182,10 @@ def training_curves(records: list[dict[str, float]]) -> list[Html]:
     ]
 
 
-LOOKS = {
-    "filters": (
-        "Filters of the first layer",
-        "The principal components of what the first layer looks for, the strongest first. Trained on enough "
-        "images, they look like waves and colours.",
-    ),
-    "positions": (
-        "Positions",
-        "For each patch a small map: how alike its position embedding is to every other. Neighbours, and patches of "
-        "one row or column, become alike by training alone.",
-    ),
-    "distance": (
-        "How far heads look",
-        "For each head, how far from a patch the patches lie that it attends to. In large models the first blocks have "
-        "heads that look near and heads that look far; the last look far.",
-    ),
-}
-
-
-def looks(made: Mapping[str, Figure]) -> tuple[Look, ...]:
-    """Figures of the weights, by name, with what they show."""
+def weight_figures(figures: Mapping[str, Figure]) -> dict[str, Html]:
+    """The figures of the weights by name, as a page shows them."""
     with page_style():
-        return tuple(Look(LOOKS[name][0], to_svg(figure), LOOKS[name][1]) for name, figure in made.items())
+        return {name: to_svg(figure) for name, figure in figures.items()}
 
 
 class LabelMap(NamedTuple):
@@ -232,17 +204,17 @@ class LabelMaps(NamedTuple):
     legend: list[tuple[str, str, float]]  # the class, its colour, its fraction of all places
 
 
-def label_maps(taught: Sequence[TaughtImage]) -> LabelMaps | None:
-    if not taught:
+def label_maps(examples: Sequence[TokenLabelImage]) -> LabelMaps | None:
+    if not examples:
         return None
-    counts = Counter(name for one in taught for row in one.labels for name in row).most_common()
+    counts = Counter(name for one in examples for row in one.labels for name in row).most_common()
     colours = {name: COLOURS[i] if i < len(COLOURS) else OTHER for i, (name, _) in enumerate(counts)}
     images = []
-    for one in taught:
+    for one in examples:
         small = one.image.convert("RGB")
         small.thumbnail((SIDE, SIDE))
         pixels = [[tuple(bytes.fromhex(colours[name][1:])) for name in row] for row in one.labels]
-        strength = FAINTEST + (STRONGEST - FAINTEST) * np.clip(np.array(one.shares), 0, 1)
+        strength = FAINTEST + (STRONGEST - FAINTEST) * np.clip(np.array(one.probabilities), 0, 1)
         veil = np.dstack([np.array(pixels), np.rint(strength)]).astype(np.uint8)
         images.append(LabelMap(one.name, one.label, small, Image.fromarray(veil, "RGBA")))
     total, shown = sum(count for _, count in counts), len(COLOURS)

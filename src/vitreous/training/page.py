@@ -32,7 +32,7 @@ from vitreous.inference.evaluation import evaluate_classifier
 from vitreous.inference.opening import check_classifier, open_model
 from vitreous.model.family import count_flops
 from vitreous.objectives.mae import load_autoencoder
-from vitreous.report.page import Content, Example, Run, SplitScores, TaughtImage, looks, page
+from vitreous.report.page import Content, Example, Run, SplitScores, TokenLabelImage, page, weight_figures
 from vitreous.report.pretraining import pretraining_page
 from vitreous.storage.files import write_file, write_output
 from vitreous.storage.overwrite import check_file
@@ -172,8 +172,8 @@ def _content(
         run=run,
         splits=splits,
         spent=Cost(**spent) if isinstance(spent, dict) else None if run is None else run.spent,
-        looks=looks(plot_weights(bundle, looked_at, 2 * _examples_per_kind(bundle)).plots()),
-        taught=() if finished is None else _token_label_examples(Path(place), finished.config),
+        weight_figures=weight_figures(plot_weights(bundle, looked_at, 2 * _examples_per_kind(bundle)).plots()),
+        token_labels=() if finished is None else _token_label_examples(Path(place), finished.config),
         card=card.read_text(encoding="utf-8") if card is not None and card.is_file() else None,
     )
 
@@ -221,7 +221,7 @@ def _run(place: str, finished: Finished) -> Run:
         data=str(request.data) if fit is None else fit.learned_from,
         start=None if fit is None or fit.weights is None else str(fit.weights),
         teacher=None if fit is None else fit.teacher,
-        way=request.method if isinstance(request, PretrainRequest) else request.recipe,
+        method=request.method if isinstance(request, PretrainRequest) else request.recipe,
         training=config.training,
         images=result.images,
         classes=len(config.classes),
@@ -244,7 +244,7 @@ def _data_of(config: RunConfig) -> Data | None:
         return None
 
 
-def _token_label_examples(folder: Path, config: RunConfig) -> tuple[TaughtImage, ...]:
+def _token_label_examples(folder: Path, config: RunConfig) -> tuple[TokenLabelImage, ...]:
     """Training images with the token labels that they had, where images and labels still are."""
     shown = read_examples(folder) if (folder / EXAMPLES).exists() else ()
     data = _data_of(config) if shown else None
@@ -260,7 +260,7 @@ def _token_label_examples(folder: Path, config: RunConfig) -> tuple[TaughtImage,
             labels = [[config.classes[number] for number in row] for row in one.classes]
         except (ImageError, IndexError):  # damaged since
             continue
-        found.append(TaughtImage(one.image, label, image, labels, one.shares))
+        found.append(TokenLabelImage(one.image, label, image, labels, one.shares))
     return tuple(found)
 
 
