@@ -11,12 +11,12 @@ import timm
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoImageProcessor, AutoModelForImageClassification, EfficientNetImageProcessor
-from vitreous.model.efficientnet_family import PRESETS as EFFICIENTNETS
 
 from support.random_networks import SMALL_BIT, SMALL_EFFICIENTNET, random_images, scrambled
 from vitreous import UserError, export_weights
 from vitreous.config.bit import PRESETS as BITS
 from vitreous.config.data import Preprocess
+from vitreous.config.efficientnet import PRESETS as EFFICIENTNETS
 from vitreous.model.family import named_config
 from vitreous.weights.adapt import adapt
 from vitreous.weights.bundle import load_bundle, save_bundle

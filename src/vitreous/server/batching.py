@@ -110,7 +110,7 @@ class AdmissionQueue:
 
     @contextmanager
     def take(self, count: int) -> Iterator[None]:
-        """AdmissionQueue for so many images, free again afterwards."""
+        """Places for so many images, free again afterwards."""
         self.check(count)
         self.taken += count
         ahead, started = self.taken, time.monotonic()

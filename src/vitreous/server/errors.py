@@ -44,12 +44,7 @@ class ApiError(Exception):
     """An answer that is no success. The sentence says what, and what to do."""
 
     def __init__(
-        self,
-        status: int,
-        sentence: str,
-        *,
-        retry_after: float | None = None,
-        headers: Mapping[str, str] | None = None,
+        self, status: int, sentence: str, *, retry_after: float | None = None, headers: Mapping[str, str] | None = None
     ) -> None:
         """retry_after: seconds after which it is worth trying again."""
         super().__init__(sentence)

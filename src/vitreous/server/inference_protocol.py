@@ -15,7 +15,7 @@ from torch import Tensor
 
 from vitreous import __version__
 from vitreous.data.view import ImageInput
-from vitreous.model.predictions import class_probabilities
+from vitreous.model.predictions import class_probabilities, predicted_class, ranked_classes
 from vitreous.server.bodies import MIN_THREAD_BYTES, parse_fields, read_body
 from vitreous.server.errors import ERROR_RESPONSES, ApiError
 from vitreous.server.routes import BINARY, request_body
@@ -164,10 +164,7 @@ def _describe(served: ServedModel) -> ModelMetadata:
             TensorMetadata(name=IMAGES, datatype="BYTES", shape=[-1]),
             TensorMetadata(name=PIXELS, datatype="UINT8", shape=[-1, channels, -1, -1]),
         ],
-        outputs=[
-            *(outputs if classes else ()),
-            TensorMetadata(name=REPRESENTATION, datatype="FP32", shape=[-1, -1]),
-        ],
+        outputs=[*(outputs if classes else ()), TensorMetadata(name=REPRESENTATION, datatype="FP32", shape=[-1, -1])],
     )
 
 
@@ -232,17 +229,13 @@ def _values(
     values = features if output.name == REPRESENTATION else probabilities
     assert values is not None
     if output.name == LABELS:
-        return np.array([labels[number] for number in values.argmax(dim=1).tolist()], dtype=object)
+        return np.array([labels[number] for number in predicted_class(values).tolist()], dtype=object)
     count = output.parameters.get("classification")
     if count is None or output.name == REPRESENTATION:
         numbers: NDArray[Any] = values.numpy()
         return numbers
     if type(count) is not int or count < 1:
         raise ApiError(400, f"{output.name}: classification says how many classes to give, from 1.")
-    best = values.topk(min(count, len(labels)), dim=1)
-    rows = zip(best.values.tolist(), best.indices.tolist(), strict=True)
     # (B, count) texts "probability:number:label" of the likeliest classes, as Triton's classification extension
-    return np.array(
-        [[f"{v:f}:{k}:{labels[k]}" for v, k in zip(row, numbers, strict=True)] for row, numbers in rows],
-        dtype=object,
-    )
+    rows = [[f"{v:f}:{k}:{labels[k]}" for k, v in ranked_classes(row, count)] for row in values]
+    return np.array(rows, dtype=object)

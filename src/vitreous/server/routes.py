@@ -18,7 +18,7 @@ from vitreous.errors import DamagedModelError, UserError
 from vitreous.explain.draw import encode
 from vitreous.explain.explanation import Explainer, Explanation
 from vitreous.explain.request import ExplanationRequest, Head, Layer, Method
-from vitreous.model.predictions import class_probabilities
+from vitreous.model.predictions import class_probabilities, ranked_classes
 from vitreous.server.bodies import NoParameters, read_image
 from vitreous.server.errors import ERROR_RESPONSES, STATUS_SENTENCES, ApiError, check_query
 from vitreous.server.served_model import Chosen, check_pixels
@@ -87,9 +87,8 @@ async def predict(
         image, parameters = await read_image(request, served.settings, Parameters)
     logits = (await served.logits([image]))[0]
     scores = FUNCTIONS[parameters.function_to_apply or "softmax"](logits)
-    best = scores.topk(min(top_k or parameters.top_k or DEFAULT_TOP_K, len(served.labels)))
-    pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-    return JSONResponse([{"label": served.labels[number], "score": score} for number, score in pairs])
+    best = ranked_classes(scores, top_k or parameters.top_k or DEFAULT_TOP_K)
+    return JSONResponse([{"label": served.labels[number], "score": score} for number, score in best])
 
 
 class ExplainedImage(BaseModel):

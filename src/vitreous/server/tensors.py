@@ -90,8 +90,7 @@ def read_images(request: InferRequest, binary: bytes, limit: int) -> list[bytes 
     if (given.name, given.datatype) == (PIXELS, "UINT8"):
         return [*_read_pixels(given, binary if size is not None else None, limit)]
     raise ApiError(
-        400,
-        f"{shown(given.name)} {shown(given.datatype)}: give {IMAGES} (BYTES, files of images) or {PIXELS} (UINT8).",
+        400, f"{shown(given.name)} {shown(given.datatype)}: give {IMAGES} (BYTES, files of images) or {PIXELS} (UINT8)."
     )
 
 

@@ -210,11 +210,7 @@ def imagenet_default(c: ModelConfig, family: str = "") -> Preprocess:
 
 
 def bit_config(
-    raw: RawCheckpoint,
-    root: Sequence[int],
-    depths: tuple[int, ...],
-    classes: int,
-    size: tuple[int, int] | None,
+    raw: RawCheckpoint, root: Sequence[int], depths: tuple[int, ...], classes: int, size: tuple[int, int] | None
 ) -> BiTConfig:
     """root: its kernels' shape (D, C, k, k)."""
     width, channels, kernel, _ = root

@@ -84,7 +84,7 @@ def parse_checkpoint(raw: RawCheckpoint) -> ParsedCheckpoint:
     raise _unknown(raw)
 
 
-_LOOKS_LIKE = {
+_KNOWN_NAMES = {
     "a text model": ("word_embeddings", "embed_tokens", "wte.weight", "tok_embeddings", "shared.weight"),
     "a convolutional network or a hybrid of another kind": (
         *("conv1.", "conv_root", "conv_stem", "bn1.", "patch_embed.backbone."),
@@ -106,7 +106,7 @@ def _unknown(raw: RawCheckpoint) -> UserError:
                 f"{raw.where}: config.json beside it says {field_name} {str(kind)[:80]!r}, and a model of this type "
                 f"cannot be opened; those that can are {', '.join(known)}."
             )
-    what = next((kind for kind, marks in _LOOKS_LIKE.items() if any(mark in n for n in names for mark in marks)), None)
+    what = next((kind for kind, marks in _KNOWN_NAMES.items() if any(mark in n for n in names for mark in marks)), None)
     return UserError(
         f"{raw.where}: not a Vision Transformer of timm, Hugging Face, Google, DeiT, DINO, DINOv2 or MAE, a BiT or an "
         "EfficientNet"

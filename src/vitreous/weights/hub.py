@@ -12,8 +12,11 @@ PREFIX = "hf:"
 _DESCRIPTIONS = ["config.json", "preprocessor_config.json", "manifest.json", "README.md"]
 _WEIGHTS = ["model.safetensors", "model.safetensors.index.json", "model-*.safetensors"]
 
-SPARE = 10_000
-"""Bytes that may come beyond what was announced, before a download is ended."""
+_NOT_HERE = (
+    "not on this machine yet, and the hub cannot be asked (HF_HUB_OFFLINE is set, there is no network, or it answers "
+    "with an error); get it once while online, or give a folder."
+)
+MAX_EXTRA_BYTES = 10_000  # beyond what was announced, before a download is ended
 
 
 def fetch(name: str) -> Path:
@@ -42,31 +45,23 @@ def fetch(name: str) -> Path:
             )
             if any(fnmatch(path.name, pattern) for path in folder.iterdir() for pattern in wanted):
                 return folder
-    except hub.HFValidationError:
-        raise UserError(f"{name}: not a name on the hub; write hf:organisation/model.") from None
-    except hub.GatedRepoError:
-        raise UserError(f"{name}: its owner asks for consent first; give it on the hub, then log in there.") from None
-    except hub.RepositoryNotFoundError:
-        raise UserError(f"{name}: the hub has no such model, or it is private; check the name.") from None
-    except hub.RevisionNotFoundError:
-        raise UserError(f"{name}: the model has no revision {revision!r}; check it.") from None
-    except (hub.LocalEntryNotFoundError, hub.OfflineModeIsEnabled):
-        raise _not_here(name) from None
     except Exception as error:  # a server that answers nonsense makes its package raise anything, KeyError too
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        raise UserError(f"{name}: could not be fetched ({reason}); try again, or give a folder.") from None
+        text = " ".join(str(error).split())[:200] or type(error).__name__
+        reasons: dict[type[Exception], str] = {  # the first that fits
+            hub.HFValidationError: "not a name on the hub; write hf:organisation/model.",
+            hub.GatedRepoError: "its owner asks for consent first; give it on the hub, then log in there.",
+            hub.RepositoryNotFoundError: "the hub has no such model, or it is private; check the name.",
+            hub.RevisionNotFoundError: f"the model has no revision {revision!r}; check it.",
+            hub.LocalEntryNotFoundError: _NOT_HERE,
+            hub.OfflineModeIsEnabled: _NOT_HERE,
+            Exception: f"could not be fetched ({text}); try again, or give a folder.",
+        }
+        raise UserError(f"{name}: {next(reasons[kind] for kind in reasons if isinstance(error, kind))}") from None
     if constants.HF_HUB_OFFLINE:  # then a snapshot is whatever happens to be here
-        raise _not_here(name)
+        raise UserError(f"{name}: {_NOT_HERE}")
     raise UserError(
         f"{name}: neither model.safetensors nor pytorch_model.bin was found; give another model, or try again if the "
         "network was away."
-    )
-
-
-def _not_here(name: str) -> UserError:
-    return UserError(
-        f"{name}: not on this machine yet, and the hub cannot be asked (HF_HUB_OFFLINE is set, there is no network, or "
-        "it answers with an error); get it once while online, or give a folder."
     )
 
 
@@ -83,7 +78,7 @@ def _watched_bar() -> type[Any]:
 
         def update(self, n: float | None = 1) -> bool | None:
             self.received += int(n or 0)
-            if self.of_bytes and self.total and self.received > self.total + SPARE:
+            if self.of_bytes and self.total and self.received > self.total + MAX_EXTRA_BYTES:
                 raise OSError(f"it sends more than the {self.total:,} bytes that it announced")
             shown: bool | None = super().update(n)
             return shown

@@ -152,12 +152,11 @@ def _plain(name: str) -> str:
 
 
 def _short(name: str) -> str:
-    """The same with its capitals."""
+    """The same with its capitals; some names are told from others by what follows their comma."""
     whole = " ".join(name.replace("_", " ").split())
     return whole if whole.lower() in _with_comma() else whole.split(",")[0]
 
 
 @cache
 def _with_comma() -> frozenset[str]:
-    """Names that are told from others by what follows their comma."""
     return frozenset(name.lower() for name in imagenet_names() if "," in name)

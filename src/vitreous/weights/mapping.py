@@ -76,12 +76,7 @@ def _theirs(name: str, rules: Mapping[str, Rule]) -> tuple[tuple[str, ...], Tens
 
 
 def build_model(
-    config: ModelConfig,
-    tensors: Mapping[str, Tensor],
-    where: object,
-    *,
-    rules: Sequence[Rule] = (),
-    copy: bool = True,
+    config: ModelConfig, tensors: Mapping[str, Tensor], where: object, *, rules: Sequence[Rule] = (), copy: bool = True
 ) -> Network:
     """The model in evaluation mode with these tensors as its weights and buffers, in float32; nothing is drawn.
 

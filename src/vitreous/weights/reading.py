@@ -227,7 +227,7 @@ def _unwrap(path: Path, found: Any, entry: str | None) -> RawCheckpoint:
     """The tensors of one model in what was loaded; everything else is counted."""
     if not isinstance(found, dict):
         raise UserError(f"{path}: holds {type(found).__name__}, not tensors by name; give a state_dict.")
-    models = [name for name, value in found.items() if isinstance(name, str) and _holds_model(value)]
+    models = [name for name, value in found.items() if isinstance(name, str) and _holds_tensors(value, _PROJECTIONS)]
     known = (name for name in _ENTRIES if _holds_tensors(found.get(name)))
     entry = entry if entry in models else next(known, None)
     if entry is None and not _holds_tensors(found) and models:
@@ -270,12 +270,10 @@ def _one_of_a_pair(raw: RawCheckpoint, entry: str | None) -> RawCheckpoint:
     return replace(raw, tensors=_unwrapped(own), entry=taken, ignored=ignored, models=rivals)
 
 
-def _holds_tensors(value: Any) -> bool:
-    return isinstance(value, dict) and any(isinstance(one, Tensor) for one in value.values())
-
-
-def _holds_model(value: Any) -> bool:
-    return _holds_tensors(value) and any(str(name).endswith(_PROJECTIONS) for name in value)
+def _holds_tensors(value: Any, endings: tuple[str, ...] = ("",)) -> bool:
+    """Whether these are tensors by name, and one of the names has one of these endings."""
+    tensors = isinstance(value, dict) and any(isinstance(one, Tensor) for one in value.values())
+    return tensors and any(str(name).endswith(endings) for name in value)
 
 
 def _count(value: Any) -> int:

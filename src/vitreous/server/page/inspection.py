@@ -185,7 +185,7 @@ def see_image(image: bytes, preprocess: Preprocess) -> tuple[SeenImage, Tensor]:
     return SeenImage(width, height, seen_box(height, width, preprocess), packed), view
 
 
-def look_into(bundle: Bundle, view: Tensor, merge: int | None) -> PackedInside:
+def inspect_layers(bundle: Bundle, view: Tensor, merge: int | None) -> PackedInside:
     """All layers at once. merge: how many tokens each block merges; None for as many as the model does of itself."""
     network = _merging(bundle.model, merge)
     attentive = require(network, TracesAttention, "inside")

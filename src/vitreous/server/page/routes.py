@@ -38,8 +38,8 @@ from vitreous.server.page.inspection import (
     SeenImage,
     cells_of,
     class_maps,
+    inspect_layers,
     logits_covered,
-    look_into,
     model_card,
     pack,
     pack_probabilities,
@@ -163,7 +163,7 @@ Inspected = Annotated[Bundle, Depends(_bundle)]
 @router.post("/page/inside")
 async def inside(request: Request, served: Chosen, bundle: Inspected, merge: Merge = None) -> Response:
     view = await _read_view(request, served)
-    return await _translated(served.explain(lambda: _packed(look_into(bundle, view, merge))))
+    return await _translated(served.explain(lambda: _packed(inspect_layers(bundle, view, merge))))
 
 
 @router.post("/page/maps")
@@ -182,10 +182,7 @@ async def attention(request: Request, served: Chosen, bundle: Inspected, layer: 
 
 @router.post("/page/cover")
 async def cover(
-    request: Request,
-    served: Chosen,
-    cells: Annotated[str, Query(max_length=MAX_CELLS // 4)],
-    merge: Merge = None,
+    request: Request, served: Chosen, cells: Annotated[str, Query(max_length=MAX_CELLS // 4)], merge: Merge = None
 ) -> dict[str, str | None]:
     """The probabilities with some cells covered.
 
