@@ -36,7 +36,7 @@ from vitreous import ViT, memory
 from vitreous.config.objective import Mae
 from vitreous.data.batch import Batch
 from vitreous.objectives.build import build_objective
-from vitreous.objectives.setting import Setting
+from vitreous.objectives.objective import Setting
 
 TUNABLES = {
     "hugetlb": 1,

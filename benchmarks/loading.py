@@ -29,7 +29,7 @@ from vitreous.data.loader import Loader
 from vitreous.data.opening import open_data
 from vitreous.distributed.world import World
 from vitreous.objectives.build import build_objective
-from vitreous.objectives.setting import Setting
+from vitreous.objectives.objective import Setting
 from vitreous.training.request import FitRequest
 from vitreous.training.start import choose_training, starting_network
 from vitreous.training.step import Learner, train_step

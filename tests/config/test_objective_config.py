@@ -56,11 +56,11 @@ def test_which_views_are_wanted():
 
 def test_the_keep_schedule_by_progress():
     schedule = Supervised(keep_schedule=((0.5, 0.25), (0.9, 0.5)))
-    shares = [schedule.keep_share(progress) for progress in (0.0, 0.4999, 0.5, 0.8999, 0.9, 1.0)]
+    shares = [schedule.keep_fraction(progress) for progress in (0.0, 0.4999, 0.5, 0.8999, 0.9, 1.0)]
     assert shares == [0.25, 0.25, 0.5, 0.5, 1.0, 1.0]
     assert schedule.stages == (0.5, 0.9, 1.0)
     assert Supervised().stages == Mae().stages == (1.0,)
-    assert Supervised().keep_share(0.3) == 1.0
+    assert Supervised().keep_fraction(0.3) == 1.0
 
 
 def test_what_compares_the_images_of_a_batch_is_refused_in_parts():

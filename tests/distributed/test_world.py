@@ -23,8 +23,8 @@ from vitreous.distributed.meter import Meter
 from vitreous.distributed.world import World, find_device
 from vitreous.model.efficientnet import BatchNorm
 from vitreous.objectives.collapse import feature_std, information
-from vitreous.objectives.dino import SelfDistillation
-from vitreous.objectives.dino_loss import balanced_answers, koleo_loss
+from vitreous.objectives.dino import SelfDistillation, koleo_loss, sinkhorn_probabilities
+from vitreous.objectives.objective import Setting
 from vitreous.objectives.supervised import Classification
 from vitreous.training.checkpoint import Saver, load_newest
 from vitreous.training.loop import DivergedError, Loop
@@ -53,7 +53,7 @@ def random_images(rows=slice(None)):
 
 def learn(settings, rows=slice(None), world=None):
     """The centres after one step."""
-    objective = SelfDistillation(ViT(MODEL), settings, world=world).train()
+    objective = SelfDistillation(ViT(MODEL), settings, Setting(world=world or World())).train()
     seen, drawn = random_images(rows), objective._draw_masks
     many = (seen.index >= SIZES[0]).repeat(2)[:, None]  # (G*B, 1): view by view
     objective._draw_masks = lambda large, keys: drawn(large, keys) & many
@@ -183,8 +183,8 @@ def work(rank, folder):
         "trained": trained(Path(folder), world),
         "diverged": diverged(Path(folder) / "diverged", world),
         "union": world.union({str(rank): "unreadable"}),
-        "sinkhorn": balanced_answers(own, 0.05, 3, world),
-        "nothing": balanced_answers(own if rank else own[:0], 0.05, 3, world),
+        "sinkhorn": sinkhorn_probabilities(own, 0.05, 3, world),
+        "nothing": sinkhorn_probabilities(own if rank else own[:0], 0.05, 3, world),
         "koleo": [koleo_loss(own, world), slope(lambda rows: koleo_loss(rows, world), own)],
         "told apart": [information(own.softmax(dim=1), world), feature_std(own, world)],
         "norm": normed(own, world),
@@ -331,14 +331,14 @@ def test_sinkhorn_balances_the_joined_batch(found):
         q /= q.sum(axis=0, keepdims=True) * q.shape[1]
     wanted = (q * q.shape[1]).T
     np.testing.assert_allclose(torch.cat([one["sinkhorn"] for one in found]).numpy(), wanted, atol=1e-5)
-    alone = balanced_answers(SCORES[rows_of(0)], 0.05, 3)
+    alone = sinkhorn_probabilities(SCORES[rows_of(0)], 0.05, 3)
     assert (found[0]["sinkhorn"] - alone).abs().max() > 0.01  # a batch of its own would be balanced otherwise
 
 
 @pytest.mark.slow
 def test_sinkhorn_with_a_process_that_has_no_rows(found):
     """Masked patches may all lie in one process."""
-    alone = balanced_answers(SCORES[rows_of(1)], 0.05, 3)
+    alone = sinkhorn_probabilities(SCORES[rows_of(1)], 0.05, 3)
     assert found[0]["nothing"].shape == (0, 7)
     torch.testing.assert_close(found[1]["nothing"], alone)
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from vitreous.objectives.collapse import AVERAGE, WINDOW, Alarm, entropy, feature_std, information
+from vitreous.objectives.collapse import ALARM_STEPS, AVERAGED_STEPS, Alarm, entropy, feature_std, information
 
 HEALTHY = {"entropy": 0.6, "information": 0.4, "feature_std": 0.5, "centre": 1.0, "explained": 0.3}
 ONE = {"entropy": 0.001, "information": 0.0, "feature_std": 0.3, "centre": 0.0}
@@ -23,9 +23,9 @@ def hear(*stretches):
         turn = cycle([records] if isinstance(records, dict) else records)
         for _ in range(count):
             step += 1
-            if (sentence := alarm.hear({"step": step, "loss": 1.0, **next(turn)})) is not None:
+            if (sentence := alarm.update({"step": step, "loss": 1.0, **next(turn)})) is not None:
                 said[step] = sentence
-            alarm.hear({"step": step, "val_knn": 0.5})  # evaluations are no steps
+            alarm.update({"step": step, "val_knn": 0.5})  # evaluations are no steps
     return alarm, said
 
 
@@ -55,15 +55,15 @@ def test_a_slow_warm_up_is_no_collapse_but_nothing_learned_after_it_is():
     rising = [{**NOTHING, "learning_rate": step / 300} for step in range(1, 301)]
     _, said = hear((rising, 300))
     assert not said
-    alarm, said = hear((rising, 300), ({**NOTHING, "learning_rate": 0.9}, WINDOW))
-    assert list(said) == [300 + WINDOW]
+    alarm, said = hear((rising, 300), ({**NOTHING, "learning_rate": 0.9}, ALARM_STEPS))
+    assert list(said) == [300 + ALARM_STEPS]
     assert alarm.ringing
 
 
 def test_advice_fits_how_answers_are_kept_apart():
     balanced = {name: value for name, value in ANY.items() if name != "centre"}
-    assert "objective.sinkhorn_iterations=3" in hear((ANY, 2 * WINDOW))[0].sentences[0]
-    assert "sinkhorn_iterations" not in hear((balanced, 2 * WINDOW))[0].sentences[0]
+    assert "objective.sinkhorn_iterations=3" in hear((ANY, 2 * ALARM_STEPS))[0].sentences[0]
+    assert "sinkhorn_iterations" not in hear((balanced, 2 * ALARM_STEPS))[0].sentences[0]
 
 
 SIGNS = (
@@ -79,9 +79,9 @@ def test_a_collapse_is_said_once_and_soon(subtests):
         with subtests.test(named):
             alarm, said = hear((HEALTHY, 50), (record, 400))
             (step,) = said
-            assert WINDOW <= step - 50 <= WINDOW + AVERAGE < 200
+            assert ALARM_STEPS <= step - 50 <= ALARM_STEPS + AVERAGED_STEPS < 200
             assert named in said[step]
-            assert f"step {step - WINDOW + 1} " in said[step]
+            assert f"step {step - ALARM_STEPS + 1} " in said[step]
             assert alarm.ringing == alarm.sentences == tuple(said.values())
 
 
@@ -90,21 +90,21 @@ def test_a_lucky_batch_is_no_cure_and_hovering_about_the_threshold_is_no_health(
         with subtests.test(metric=metric, low=low, above=above):
             for values in ([low] * 24 + [0.15], [low, above]):
                 (step,) = hear((HEALTHY, 50), ([{**HEALTHY, metric: value} for value in values], 200))[1]
-                assert step - 50 <= WINDOW + AVERAGE + 1
+                assert step - 50 <= ALARM_STEPS + AVERAGED_STEPS + 1
             assert not hear(([{**HEALTHY, metric: value} for value in (above, 2 * above)], 400))[1]
 
 
 def test_what_is_measured_now_and_then_is_heard_too():
     rare = [ALIKE] + [{}] * 9
     alarm, said = hear((rare, 200))
-    assert list(said) == [WINDOW]
+    assert list(said) == [ALARM_STEPS]
     assert alarm.ringing
     assert not hear(([{"feature_std": 0.3}] + [{}] * 9, 300))[1]
     assert not hear(({}, 300))[1]
 
 
 def test_bad_moments_are_not_a_collapse_and_a_cure_is_heard():
-    assert not hear((HEALTHY, 100), *[(ONE, WINDOW - 1), (HEALTHY, AVERAGE)] * 4)[1]
+    assert not hear((HEALTHY, 100), *[(ONE, ALARM_STEPS - 1), (HEALTHY, AVERAGED_STEPS)] * 4)[1]
     alarm, said = hear((ONE, 150), (HEALTHY, 5))
     assert len(said) == 1
     assert not alarm.ringing

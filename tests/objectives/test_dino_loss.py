@@ -5,12 +5,12 @@ import pytest
 import torch
 
 from support.dino_parts import numpy_dino, own_products, softmax
-from vitreous.objectives.dino_loss import (
-    balanced_answers,
+from vitreous.objectives.dino import (
     distillation_loss,
     koleo_loss,
     masked_patch_loss,
-    teacher_answers,
+    sinkhorn_probabilities,
+    teacher_probabilities,
 )
 
 
@@ -23,7 +23,7 @@ def test_the_loss_is_the_papers_formula(subtests):
                 draw.uniform(-1, 1, (views, images, prototypes)),
             )
             centre = draw.uniform(-0.3, 0.3, prototypes)
-            answers = teacher_answers(torch.from_numpy(teacher), torch.from_numpy(centre), 0.05)
+            answers = teacher_probabilities(torch.from_numpy(teacher), torch.from_numpy(centre), 0.05)
             loss = distillation_loss(answers, torch.from_numpy(student), 0.1).item()
             assert abs(loss - numpy_dino(teacher, student, centre, 0.05, 0.1)) <= 1e-6
 
@@ -42,15 +42,15 @@ def test_balanced_answers_are_sinkhorns(subtests):
     for images, prototypes, rounds in ((1, 3, 1), (8, 4, 3), (5, 32, 3)):
         with subtests.test(images=images, prototypes=prototypes, rounds=rounds):
             scores = np.random.default_rng(prototypes).uniform(-1, 1, (images, prototypes))
-            answers = balanced_answers(torch.from_numpy(scores), 0.05, rounds).numpy()
+            answers = sinkhorn_probabilities(torch.from_numpy(scores), 0.05, rounds).numpy()
             assert np.abs(answers - numpy_sinkhorn(scores, 0.05, rounds)).max() <= 1e-6
 
 
 def test_balance_keeps_one_prototype_from_being_the_answer_to_all():
     scores = torch.rand(16, 4, generator=torch.Generator().manual_seed(0)) * 0.2
     scores[:, 0] += 0.8
-    assert (teacher_answers(scores, torch.zeros(4), 0.05).argmax(dim=1) == 0).all()
-    shares = balanced_answers(scores, 0.05, 50).sum(dim=0)
+    assert (teacher_probabilities(scores, torch.zeros(4), 0.05).argmax(dim=1) == 0).all()
+    shares = sinkhorn_probabilities(scores, 0.05, 50).sum(dim=0)
     torch.testing.assert_close(shares, torch.full((4,), 4.0), rtol=0.02, atol=0)
 
 
@@ -71,7 +71,7 @@ def test_the_term_of_masked_patches_is_ibots_formula(subtests):
                 ]
                 total += np.sum(mine) / max(1, len(mine))
             chosen = torch.from_numpy(mask)
-            answers = teacher_answers(torch.from_numpy(teacher)[chosen], torch.from_numpy(centre), 0.06)
+            answers = teacher_probabilities(torch.from_numpy(teacher)[chosen], torch.from_numpy(centre), 0.06)
             weights = torch.from_numpy(np.concatenate([np.full(row.sum(), 1 / max(1, row.sum())) for row in mask]))
             loss = masked_patch_loss(answers, torch.from_numpy(student)[chosen], 0.1, weights, images).item()
             assert abs(loss - total / images) <= 1e-6

@@ -2,6 +2,7 @@
 
 import copy
 from dataclasses import replace
+from functools import partial
 from itertools import product
 
 import numpy as np
@@ -20,10 +21,16 @@ from vitreous.data.batch import Batch
 from vitreous.data.batch_augment import mix
 from vitreous.distributed.world import World
 from vitreous.model.family import build_network
-from vitreous.objectives.answers import ImageAnswers, ViewAnswers, prepared_anew
 from vitreous.objectives.build import build_objective
-from vitreous.objectives.distill import Distillation
-from vitreous.objectives.setting import Setting
+from vitreous.objectives.distill import (
+    Distillation,
+    ImageTargets,
+    ViewTargets,
+    hard_targets,
+    renormalise,
+    soft_targets,
+)
+from vitreous.objectives.objective import Setting
 from vitreous.training.step import Learner, train_step
 
 MODEL = ViTConfig(width=16, depth=2, heads=2, mlp_width=32, patch=4, image_size=(16, 16), classes=3)
@@ -55,8 +62,10 @@ TABLE = 2 * numbers(len(TARGETS), 3, seed=5)
 
 
 def build(settings=None, weight=None, answers=None, **changes):
-    given = ImageAnswers(TABLE) if answers is None else answers
-    return Distillation(student(**changes), settings or Distill(), given, weight).train()
+    given = ImageTargets(TABLE) if answers is None else answers
+    objective = Distillation(student(**changes), settings or Distill(), Setting(teacher_targets=given)).train()
+    objective.class_weight = weight
+    return objective
 
 
 def softmax(scores):
@@ -130,7 +139,7 @@ def test_with_the_token_each_classifier_has_its_own_term(subtests):
 
 def test_labels_teach_one_classifier_and_the_teacher_the_other():
     for targets, answers in ((TARGETS, TABLE), (TARGETS.flip(0), TABLE), (TARGETS, TABLE.flip(0))):
-        objective = build(answers=ImageAnswers(answers), distilled=True)
+        objective = build(answers=ImageTargets(answers), distilled=True)
         objective(batch(targets), 0.0)[0].backward()
         found = objective.model.head.weight.grad.clone(), objective.model.head_dist.weight.grad.clone()
         if targets is TARGETS and answers is TABLE:
@@ -151,7 +160,8 @@ def test_answers_given_once_are_mixed_as_the_images_are(subtests):
             mixed = mix(plain, 3, augment, seed=4, epoch=2)
             settings = Distill(targets=targets, temperature=2.0)
             objective = build(settings)
-            found = objective.answers(mixed, objective.believe).double().numpy()
+            to_targets = hard_targets if targets == "hard" else partial(soft_targets, temperature=2.0)
+            found = objective.teacher_targets(mixed, to_targets).double().numpy()
             z_t = TABLE.double().numpy()[plain.index.numpy()]
             believed = np.eye(3)[z_t.argmax(1)] if targets == "hard" else softmax(z_t / 2)
             partner = np.array([1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 10])
@@ -177,7 +187,7 @@ SOFT = torch.nn.functional.one_hot(TARGETS, 3).float().lerp(torch.full((11, 3), 
 def test_uneven_parts_teach_what_the_whole_batch_does(subtests):
     for labels, targets, weight in product((TARGETS, SOFT), ("hard", "soft"), (None, WEIGHT)):
         with subtests.test(labels=labels, targets=targets, weight=weight):
-            objective = build(Distill(targets=targets), weight, ImageAnswers(TABLE.double()), distilled=True).double()
+            objective = build(Distill(targets=targets), weight, ImageTargets(TABLE.double()), distilled=True).double()
             labels = labels.double() if labels.is_floating_point() else labels
             seen = Batch.of(numbers(11, 3, 16, 16).double(), labels)
             whole, parts = gradients(objective, [seen]), gradients(objective, seen.split(4))
@@ -209,7 +219,7 @@ def test_class_weights_weigh_both_terms(subtests):
 
 
 def teaching(network, own=PREPROCESS):
-    return ViewAnswers(network, own, PREPROCESS)
+    return ViewTargets(network, own, PREPROCESS)
 
 
 def test_the_teacher_is_asked_about_the_very_view():
@@ -217,7 +227,7 @@ def test_the_teacher_is_asked_about_the_very_view():
     with torch.no_grad():
         expected = np.eye(3)[teacher(seen.images).numpy().argmax(1)]
     objective = build(answers=teaching(teacher))
-    assert objective.answers(seen, objective.believe).numpy().tolist() == expected.tolist()
+    assert objective.teacher_targets(seen, hard_targets).numpy().tolist() == expected.tolist()
 
 
 def test_the_teacher_is_neither_trained_nor_kept_nor_copied():
@@ -228,7 +238,7 @@ def test_the_teacher_is_neither_trained_nor_kept_nor_copied():
     assert set(objective.state_dict()) == alone
     assert {name for name, _ in objective.named_parameters()} == alone
     assert objective.parameter_groups().keys() == alone
-    assert copy.deepcopy(objective).answers is objective.answers
+    assert copy.deepcopy(objective).teacher_targets is objective.teacher_targets
     training = Training(objective.model.config, PREPROCESS, Distill(), optimizer=Optimizer(name="muon"))
     learner = Learner(objective, training, World())
     for step in range(2):
@@ -240,7 +250,7 @@ def test_the_teacher_is_neither_trained_nor_kept_nor_copied():
 
 def test_a_network_without_tokens_learns_both_with_its_one_classifier():
     network = build_network(BiTConfig(depths=(1,), width=0.5, image_size=(16, 16), classes=3))
-    objective = build_objective(network, Distill(), Setting(answers=ImageAnswers(TABLE)))
+    objective = build_objective(network, Distill(), Setting(teacher_targets=ImageTargets(TABLE)))
     loss, _ = objective(batch(), 0.0)
     assert loss.item() == pytest.approx(np.log(3), abs=1e-5)  # its classifier starts at zero
     loss.backward()
@@ -277,11 +287,11 @@ def random_images(channels=3, side=16):
 
 def test_a_teacher_of_the_same_preparation_sees_the_same_bits():
     images = normalise(random_images(), PREPROCESS)
-    assert prepared_anew(images, PREPROCESS, replace(PREPROCESS, crop=0.9, interpolation="bilinear")) is images
+    assert renormalise(images, PREPROCESS, replace(PREPROCESS, crop=0.9, interpolation="bilinear")) is images
 
 
 def test_other_mean_and_std():
-    found = prepared_anew(normalise(random_images(), PREPROCESS), PREPROCESS, OTHER)
+    found = renormalise(normalise(random_images(), PREPROCESS), PREPROCESS, OTHER)
     x = random_images().double().numpy() / 255
     mean, std = (np.array(values)[:, None, None] for values in (OTHER.mean, OTHER.std))
     np.testing.assert_allclose(found, (x - mean) / std, atol=1e-5)
@@ -292,7 +302,7 @@ def test_another_size_is_what_pillow_makes_of_the_view(subtests):
     for size, how in product(((8, 8), (24, 24), (12, 20)), ("bilinear", "bicubic")):
         with subtests.test(size=size, how=how):
             wanted = replace(OTHER, size=size, interpolation=how, crop=0.8)
-            found = prepared_anew(normalise(random_images(), PREPROCESS), PREPROCESS, wanted)
+            found = renormalise(normalise(random_images(), PREPROCESS), PREPROCESS, wanted)
             assert found.shape == (4, 3, *size)
             mean, std = (torch.tensor(values)[:, None, None] for values in (OTHER.mean, OTHER.std))
             levels = (255 * (found * std + mean)).numpy()
@@ -304,11 +314,11 @@ def test_another_size_is_what_pillow_makes_of_the_view(subtests):
 
 def test_grey_images_for_a_teacher_of_colours_and_the_other_way_round():
     grey = Preprocess(size=(16, 16), mean=(0.5,), std=(0.5,))
-    found = prepared_anew(normalise(random_images(1), grey), grey, OTHER)
+    found = renormalise(normalise(random_images(1), grey), grey, OTHER)
     x = random_images(1).double().numpy() / 255
     mean, std = (np.array(values)[:, None, None] for values in (OTHER.mean, OTHER.std))
     np.testing.assert_allclose(found, (np.repeat(x, 3, axis=1) - mean) / std, atol=1e-5)
-    found = prepared_anew(normalise(random_images(), OTHER), OTHER, grey)
+    found = renormalise(normalise(random_images(), OTHER), OTHER, grey)
     for one, image in zip(found, random_images(), strict=True):
         pillow = Image.fromarray(image.permute(1, 2, 0).numpy()).convert("L")
         assert np.abs(127.5 * one[0].numpy() + 127.5 - np.asarray(pillow)).max() <= 1

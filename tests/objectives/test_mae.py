@@ -13,6 +13,7 @@ from vitreous import ViT, ViTConfig
 from vitreous.config.objective import Mae
 from vitreous.data.batch import Batch
 from vitreous.objectives.mae import MaskedAutoencoder, explained, masked_loss, pixels_last, shuffle, unpatchify
+from vitreous.objectives.objective import Setting
 
 SIZES = [
     {"width": 24, "depth": 2, "heads": 3, "mlp_width": 40, "patch": 4, "image_size": (16, 16)},
@@ -25,7 +26,7 @@ SETTINGS = Mae(mask=0.75, decoder_width=16, decoder_depth=2, decoder_heads=4)
 def build(size, settings=SETTINGS, **more):
     config = ViTConfig(**size, classes=0, position="sincos-2d", norm_eps=1e-6, **more)
     torch.manual_seed(0)
-    objective = MaskedAutoencoder(ViT(config, seed=1), settings, seed=1)
+    objective = MaskedAutoencoder(ViT(config, seed=1), settings, Setting(seed=1))
     for parameter in objective.parameters():  # nothing may be hidden by a zero or a one
         parameter.data += 0.1 * torch.randn_like(parameter)
     return objective.eval()

@@ -17,7 +17,7 @@ from vitreous.data.batch import Batch
 from vitreous.model.family import build_network, named_config
 from vitreous.objectives.build import build_objective
 from vitreous.objectives.masked_patch import corrupt, explained
-from vitreous.objectives.setting import Setting
+from vitreous.objectives.objective import Setting
 
 SIZE = {"width": 24, "depth": 2, "heads": 3, "mlp_width": 40, "patch": 4, "image_size": (16, 16), "classes": 0}
 COLOUR = Preprocess(size=(16, 16), mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))

@@ -11,8 +11,7 @@ from vitreous.data.batch import Batch
 from vitreous.objectives.build import build_objective
 from vitreous.objectives.dino import SelfDistillation
 from vitreous.objectives.mae import MaskedAutoencoder
-from vitreous.objectives.objective import Objective, move_average
-from vitreous.objectives.setting import Setting
+from vitreous.objectives.objective import Objective, Setting, move_average
 from vitreous.objectives.supervised import Classification
 
 MODEL = ViTConfig(width=16, depth=2, heads=2, mlp_width=32, patch=4, image_size=(16, 16), classes=0)

@@ -15,7 +15,7 @@ from vitreous.config.train import Optimizer, Training
 from vitreous.data.batch import Batch
 from vitreous.distributed.world import World
 from vitreous.objectives.build import build_objective
-from vitreous.objectives.setting import Setting
+from vitreous.objectives.objective import Setting
 from vitreous.objectives.supervised import Classification, balance
 from vitreous.training.step import Learner, train_step
 
@@ -34,7 +34,9 @@ def build(settings=None, weight=None, **model):
     network = ViT(replace(MODEL, **model), seed=1)
     with torch.no_grad():
         network.head.weight.normal_(std=0.5, generator=torch.Generator().manual_seed(1))  # it starts at zero
-    return Classification(network, settings or Settings(), weight).train()
+    objective = Classification(network, settings or Settings()).train()
+    objective.class_weight = weight
+    return objective
 
 
 def logs(scores):

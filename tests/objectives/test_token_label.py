@@ -16,8 +16,8 @@ from vitreous.data.batch import Batch
 from vitreous.model.family import build_network
 from vitreous.model.keyed_random import keyed_uniform
 from vitreous.objectives.build import build_objective
-from vitreous.objectives.setting import Setting
-from vitreous.objectives.supervised import KEEP
+from vitreous.objectives.objective import Setting
+from vitreous.objectives.supervised import KEEP_STREAM
 from vitreous.objectives.token_label import token_cross_entropy
 
 MODEL = ViTConfig(width=16, depth=2, heads=2, mlp_width=32, patch=4, image_size=(16, 16), classes=3)
@@ -117,7 +117,7 @@ def test_a_norm_after_the_mean_is_applied_to_each_patch():
 
 def test_with_a_keep_schedule_the_patches_that_are_looked_at_have_their_own_labels():
     objective, seen = build(TokenLabel(keep_schedule=((0.5, 0.375),))), batch()
-    keep = keyed_uniform(seen.keys, KEEP, 16).argsort(dim=1, stable=True)[:, :6]
+    keep = keyed_uniform(seen.keys, KEEP_STREAM, 16).argsort(dim=1, stable=True)[:, :6]
     assert objective(seen, 0.2)[0].item() == pytest.approx(literal(objective, seen, 0.5, keep), abs=1e-6)
     assert objective(seen, 0.7)[0].item() == pytest.approx(literal(objective, seen, 0.5), abs=1e-6)
 

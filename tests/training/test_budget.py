@@ -15,7 +15,7 @@ from vitreous.config.train import Optimizer, Training
 from vitreous.data.loader import Loader
 from vitreous.data.packed import ArraySource
 from vitreous.objectives.build import build_objective
-from vitreous.objectives.setting import Setting
+from vitreous.objectives.objective import Setting
 from vitreous.training import deadline as budget
 from vitreous.training import loop
 from vitreous.training.deadline import Reserved, plan_steps

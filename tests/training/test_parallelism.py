@@ -11,7 +11,8 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from vitreous import UserError, ViT, models, preset
-from vitreous.model.vit_cost import count_checkpointed_bytes, count_parameters
+from vitreous.model.family import count_parameters
+from vitreous.model.vit_cost import count_checkpointed_bytes
 from vitreous.training.parallelism import (
     EFFICIENT_BATCH,
     PARALLELISMS,

@@ -12,8 +12,8 @@ from vitreous import UserError, ViT
 from vitreous.data.loader import Loader
 from vitreous.data.packed import ArraySource
 from vitreous.objectives.build import build_objective
-from vitreous.objectives.collapse import TELLS
-from vitreous.objectives.setting import Setting
+from vitreous.objectives.collapse import MIN_INFORMATION
+from vitreous.objectives.objective import Setting
 from vitreous.training.folder import training_from_json, training_to_json
 from vitreous.training.recipes.pretrain import PRETRAINING
 from vitreous.training.recipes.supervised import DatasetStats
@@ -64,7 +64,7 @@ def test_every_recipe_takes_its_first_steps(subtests):
                     optimizer.step()
                 objective.after_step(progress)
                 assert loss.isfinite()
-                assert metrics.get("information", 1.0) > TELLS
+                assert metrics.get("information", 1.0) > MIN_INFORMATION
             learned = {name for name, p in objective.named_parameters() if not p.equal(before[name])}
             assert len(learned) > 0.9 * len(before)
 

@@ -110,11 +110,11 @@ def test_answers_are_computed_once_and_kept(bundle, data, tmp_path, monkeypatch)
     assert [told[1:] for told in heard] == [(12, 12)]
     again = ask(teacher, data, look=lambda *told: heard.append(told))
     assert len(heard) == 1
-    assert torch.equal(first.table, again.table)
-    assert (first.table.argmax(dim=1).numpy() == data.train.labels).all()
+    assert torch.equal(first.logits, again.logits)
+    assert (first.logits.argmax(dim=1).numpy() == data.train.labels).all()
     other = data.train.relabelled(("red", "green", "blue"))
     turned = ask(open_teacher(bundle, other.classes), replace(data, splits={"train": other}))
-    assert torch.equal(turned.table, first.table[:, [2, 1, 0]])
+    assert torch.equal(turned.logits, first.logits[:, [2, 1, 0]])
 
 
 class SlowDeadline:
@@ -149,7 +149,7 @@ def test_a_teacher_that_leaves_no_time_is_refused_with_the_time_that_would_do(bu
 def test_after_the_last_image_nothing_is_refused(bundle, data, small_batches):
     """After 8 images the clock says 5, and 4 more take 1.5 at the pace so far: just half of the 13 seconds."""
     clock = SlowDeadline(13.0)
-    assert ask(open_teacher(bundle, data.classes), data, clock=clock).table.any()
+    assert ask(open_teacher(bundle, data.classes), data, clock=clock).logits.any()
     assert clock.now() > 0.5 * clock.seconds  # it is late now, but what it said is said
 
 

@@ -13,7 +13,7 @@ from vitreous.config.objective import Supervised
 from vitreous.config.train import Training
 from vitreous.data.batch import Batch
 from vitreous.objectives.build import build_objective
-from vitreous.objectives.setting import Setting
+from vitreous.objectives.objective import Setting
 from vitreous.training.start import starting_network
 from vitreous.training.step import StepSchedule, training_work
 

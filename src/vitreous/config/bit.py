@@ -40,8 +40,7 @@ class BiTConfig(ModelConfig):
 
     depths: tuple[Depth, ...] = (3, 4, 6, 3)
     """Blocks of each stage. Each stage is twice as wide as the one before it and half as fine."""
-    width: Factor = 1.0
-    """Factor of every layer's channels; of 1, the stages have 256, 512, 1024 and 2048."""
+    width: Factor = 1.0  # factor of every layer's channels; of 1, the stages have 256, 512, 1024 and 2048
     root: Root = "7x7"
     image_size: tuple[SideLength, SideLength] = (224, 224)
     channels: Count = 3

@@ -14,8 +14,7 @@ Interpolation = Literal["bicubic", "bilinear", "nearest", "lanczos"]
 Resize = Literal["cover", "cover-floor", "stretch", "stretch-floor"]
 Policy = Literal["none", "randaugment", "trivial"]
 
-LEAST_CROP = 0.05
-"""Of a smaller share the resized image would be enormous, and next to nothing of it seen."""
+LEAST_CROP = 0.05  # of a smaller share the resized image would be enormous, and next to nothing of it seen
 
 
 @dataclass(frozen=True)
@@ -25,12 +24,10 @@ class Preprocess:
     The image is resized to `resized`, the centre is cut to `size`, and each channel becomes (x/255 - mean) / std.
     """
 
-    size: tuple[int, int] = (224, 224)
-    """Height and width of the model's input, in pixels."""
+    size: tuple[int, int] = (224, 224)  # height and width of the model's input, in pixels
     mean: tuple[float, ...] = (0.5, 0.5, 0.5)
     std: tuple[float, ...] = (0.5, 0.5, 0.5)
-    crop: float = 1.0
-    """The share of the resized image's side that the centre crop keeps; 1 keeps the whole short side."""
+    crop: float = 1.0  # the share of the resized image's side that the centre crop keeps; 1 keeps the whole short side
     interpolation: Interpolation = "bicubic"
     resize: Resize = "cover"
     """cover: in its proportions, as tightly as it can (timm, torchvision). stretch: to the very size, whatever its
@@ -73,30 +70,21 @@ class Augment:
     """A random crop's least and greatest share of the area; None: the whole image, shifted by up to `pad` pixels."""
     crop_ratio: tuple[float, float] = (3 / 4, 4 / 3)
     """A random crop's least and greatest width for a height of 1, before it is resized to the input's shape."""
-    pad: int = 4
-    """Without `crop_scale`: pixels, reflected at the border, by which an image may shift."""
-    flip: bool = True
-    """Mirror left to right, every second time."""
+    pad: int = 4  # without `crop_scale`: pixels, reflected at the border, by which an image may shift
+    flip: bool = True  # mirror left to right, every second time
     policy: Policy = "none"
     """Further changes of an image: RandAugment, or TrivialAugment (one change of any strength, nothing to tune)."""
-    layers: int = 2
-    """RandAugment: changes in a row."""
-    magnitude: float = 9.0
-    """RandAugment: how strong they are, 0 to 10."""
+    layers: int = 2  # RandAugment: changes in a row
+    magnitude: float = 9.0  # RandAugment: how strong they are, 0 to 10
     jitter: float = 0.0
     """Colour jitter: brightness, contrast and saturation are each multiplied by 1 - jitter to 1 + jitter."""
-    tint: float = 0.0
-    """Another light: each colour by itself is multiplied by 1 - tint to 1 + tint."""
-    grey: float = 0.0
-    """Probability that an image loses its colours."""
-    erase: float = 0.0
-    """Probability that a random rectangle is replaced by the mean colour."""
+    tint: float = 0.0  # another light: each colour by itself is multiplied by 1 - tint to 1 + tint
+    grey: float = 0.0  # probability that an image loses its colours
+    erase: float = 0.0  # probability that a random rectangle is replaced by the mean colour
     mixup: float = 0.0
     """Mixup's alpha; 0 for none. With others of these three, each pair of images takes one of them at random."""
-    cutmix: float = 0.0
-    """CutMix's alpha; 0 for none."""
-    mixtoken: float = 0.0
-    """MixToken's alpha; 0 for none: a CutMix of whole patches, so that no patch shows both images."""
+    cutmix: float = 0.0  # CutMix's alpha; 0 for none
+    mixtoken: float = 0.0  # MixToken's alpha; 0 for none: a CutMix of whole patches, so that no patch shows both images
 
     @property
     def mixes(self) -> bool:
@@ -137,10 +125,8 @@ class View:
     """One kind of views: how many crops of an image, of which share of its area, at which size."""
 
     count: int = 1
-    scale: tuple[float, float] | None = None
-    """Least and greatest share of the area; None: as `Augment` has it."""
-    size: tuple[int, int] | None = None
-    """Height and width, in pixels; None: the model's input size."""
+    scale: tuple[float, float] | None = None  # least and greatest share of the area; None: as `Augment` has it
+    size: tuple[int, int] | None = None  # height and width, in pixels; None: the model's input size
 
 
 @dataclass(frozen=True)
@@ -149,8 +135,7 @@ class MultiCrop:
 
     global_views: Count = 2
     global_scale: tuple[float, float] = (0.4, 1.0)
-    global_size: tuple[int, int] | None = None
-    """Height and width of a large view; None: the model's input size."""
+    global_size: tuple[int, int] | None = None  # height and width of a large view; None: the model's input size
     local_views: Annotated[int, Range(0)] = 8
     local_scale: tuple[float, float] = (0.05, 0.4)
     local_size: tuple[int, int] = (96, 96)

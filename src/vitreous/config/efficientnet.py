@@ -21,8 +21,7 @@ class Stage(NamedTuple):
     blocks: int
     kernel: int
     stride: int
-    expansion: int
-    """Inside a block there are so many times its input's channels."""
+    expansion: int  # inside a block there are so many times its input's channels
     inputs: int
     outputs: int
 
@@ -66,22 +65,17 @@ class EfficientNetConfig(ModelConfig):
     family_title: ClassVar[str] = "EfficientNet"
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
 
-    width: Factor = 1.0
-    """Factor of every layer's channels, which are then rounded to a multiple of 8."""
-    depth: Factor = 1.0
-    """Factor of every stage's blocks, rounded up."""
+    width: Factor = 1.0  # factor of every layer's channels, which are then rounded to a multiple of 8
+    depth: Factor = 1.0  # factor of every stage's blocks, rounded up
     image_size: tuple[SideLength, SideLength] = (224, 224)
     channels: Count = 3
     classes: Annotated[int, Range(0)] = 1000
     """The classifier's outputs; 0 for no classifier: the model then returns the representation."""
     padding: Padding = "same"
     """TensorFlow's, as in all of Google's weights; or alike on both sides, as in those that timm trained."""
-    norm_eps: Annotated[float, Range(1e-30, 1)] = 1e-3
-    """Of every batch norm: 1e-3 in Google's weights, 1e-5 in timm's."""
-    dropout: float = 0.2
-    """Before the classifier."""
-    drop_path: float = 0.2
-    """Stochastic depth: block i of n is skipped with this probability times i/n."""
+    norm_eps: Annotated[float, Range(1e-30, 1)] = 1e-3  # of every batch norm: 1e-3 in Google's weights, 1e-5 in timm's
+    dropout: float = 0.2  # before the classifier
+    drop_path: float = 0.2  # stochastic depth: block i of n is skipped with this probability times i/n
 
     @property
     def stem_width(self) -> int:

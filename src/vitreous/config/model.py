@@ -137,15 +137,11 @@ class ViTConfig(ModelConfig):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = PRESETS
     has_patches: ClassVar[bool] = True
 
-    width: Count
-    """D, the length of a token."""
-    depth: Depth
-    """L, the number of blocks."""
+    width: Count  # D, the length of a token
+    depth: Depth  # L, the number of blocks
     heads: Count
-    mlp_width: Count
-    """Hidden units of each block's MLP; for SwiGLU, the number of gated units."""
-    patch: Count
-    """P, the side of a square patch in pixels; of a hybrid, of what one token stands for."""
+    mlp_width: Count  # hidden units of each block's MLP; for SwiGLU, the number of gated units
+    patch: Count  # P, the side of a square patch in pixels; of a hybrid, of what one token stands for
     image_size: tuple[int, int] = (224, 224)
     """Height and width the position embeddings belong to; other sizes are resampled on the fly."""
     channels: Count = 3
@@ -167,10 +163,8 @@ class ViTConfig(ModelConfig):
     norm_eps: Annotated[float, Range(1e-30, 1)] = 1e-6
     mlp: Mlp = "gelu"
     class_token: bool = True
-    distilled: bool = False
-    """A second such token with a classifier of its own; scores are the mean of the two (DeiT)."""
-    registers: Annotated[int, Range(0)] = 0
-    """Extra learned tokens that no output reads (Darcet et al.)."""
+    distilled: bool = False  # a second such token with a classifier of its own; scores are the mean of the two (DeiT)
+    registers: Annotated[int, Range(0)] = 0  # extra learned tokens that no output reads (Darcet et al.)
     pool: Pool = "class"
     """What y is made of: the class token, the mean of the patch tokens, both side by side (DINOv2's classifiers), or a
     learned query that attends to the patches."""
@@ -178,10 +172,8 @@ class ViTConfig(ModelConfig):
     """Apply the final norm to the pooled vector instead of to the tokens (MAE's fine-tuning, timm's average)."""
     classifier: Classifier = "linear"
     """One linear layer (fine-tuning), or one tanh hidden layer before it (the paper's pre-training)."""
-    layer_scale: float | None = None
-    """Initial value of a learned per-channel scale of each branch; None for no scale."""
-    qk_norm: bool = False
-    """LayerNorm on each head's queries and keys."""
+    layer_scale: float | None = None  # initial value of a learned per-channel scale of each branch; None for no scale
+    qk_norm: bool = False  # LayerNorm on each head's queries and keys
     attention: Attention = "full"
     """What a patch attends to: all patches, those in a square around it, or in turn its row and its column. The class
     token and its like attend to all tokens, and all to them."""
@@ -196,8 +188,7 @@ class ViTConfig(ModelConfig):
     dropout: float = 0.0
     patch_dropout: float = 0.0
     """Share of the patch tokens left out at random while training; the cost of a step falls with it."""
-    pad: bool = False
-    """Pad images at the right and bottom to a multiple of the patch instead of refusing them."""
+    pad: bool = False  # pad images at the right and bottom to a multiple of the patch instead of refusing them
 
     @property
     def grid(self) -> tuple[int, int]:

@@ -16,8 +16,7 @@ from vitreous.errors import UserError
 class ObjectiveConfig:
     """What every objective says of itself; a new one derives from this and adds its fields."""
 
-    kind: ClassVar[str]
-    """Its name in configurations, and its key in `vitreous.objectives.build.OBJECTIVES`."""
+    kind: ClassVar[str]  # its name in configurations, and its key in `vitreous.objectives.build.OBJECTIVES`
 
     @property
     def views(self) -> Mapping[str, View]:
@@ -44,7 +43,7 @@ class ObjectiveConfig:
         """What compares the images of a batch with each other, so that the batch cannot be split; None if nothing."""
         return None
 
-    def keep_share(self, progress: float) -> float:
+    def keep_fraction(self, progress: float) -> float:
         """Which share of the patches the network looks at when this share of the training is done."""
         return 1.0
 
@@ -56,8 +55,7 @@ class Supervised(ObjectiveConfig):
     kind: ClassVar[str] = "supervised"
 
     label_smoothing: float = 0.0
-    class_weights: bool = False
-    """Weigh each class by the inverse of its share of the images."""
+    class_weights: bool = False  # weigh each class by the inverse of its share of the images
     keep_schedule: tuple[tuple[float, float], ...] = ()
     """A schedule of patch dropout: pairs (until this share of the steps, keep this share of the patches)."""
 
@@ -77,7 +75,7 @@ class Supervised(ObjectiveConfig):
         """The ends of the keep schedule's stages."""
         return tuple(sorted({*(end for end, _ in self.keep_schedule), 1.0}))
 
-    def keep_share(self, progress: float) -> float:
+    def keep_fraction(self, progress: float) -> float:
         """As the keep schedule has it."""
         return next((keep for end, keep in self.keep_schedule if progress < end), 1.0)
 
@@ -94,8 +92,7 @@ class Distill(Supervised):
 
     targets: Literal["hard", "soft"] = "hard"
     """hard: the class that the teacher takes for the right one. soft: its probabilities at a temperature."""
-    weight: float = 0.5
-    """Of the teacher's answers in the loss, lambda; the labels have the rest."""
+    weight: float = 0.5  # of the teacher's answers in the loss, lambda; the labels have the rest
     temperature: float = 3.0
     """tau of soft targets: the higher, the more the classes count that the teacher takes for wrong."""
     answers: Literal["view", "image"] = "view"
@@ -123,8 +120,7 @@ class TokenLabel(Supervised):
 
     kind: ClassVar[str] = "token-label"
 
-    token_weight: float = 0.5
-    """The paper's beta: how much the patch tokens count beside the label."""
+    token_weight: float = 0.5  # the paper's beta: how much the patch tokens count beside the label
     top: int = 5
     """Classes whose probabilities are kept of a teacher's answer for a patch; the rest is shared by all others."""
 
@@ -146,8 +142,7 @@ class Mae(ObjectiveConfig):
 
     kind: ClassVar[str] = "mae"
 
-    mask: float = 0.75
-    """The share of patches that is hidden."""
+    mask: float = 0.75  # the share of patches that is hidden
     decoder_width: int = 512
     decoder_depth: int = 8
     decoder_heads: int = 16
@@ -177,14 +172,11 @@ class MaskedPatch(ObjectiveConfig):
 
     kind: ClassVar[str] = "masked-patch"
 
-    mask: float = 0.5
-    """The share of patches that is corrupted, and whose colours are to be told."""
-    by_mask_token: float = 0.8
-    """Of these, the share whose embedding is replaced by a learned one."""
+    mask: float = 0.5  # the share of patches that is corrupted, and whose colours are to be told
+    by_mask_token: float = 0.8  # of these, the share whose embedding is replaced by a learned one
     by_other_patch: float = 0.1
     """Of these, the share whose embedding is replaced by that of another patch of the image; the rest is kept."""
-    bits: int = 3
-    """Of each channel's mean: 3 tell 8 levels apart, which is 512 colours of three channels."""
+    bits: int = 3  # of each channel's mean: 3 tell 8 levels apart, which is 512 colours of three channels
 
     @property
     def evaluates_views(self) -> bool:
@@ -211,32 +203,23 @@ class Dino(ObjectiveConfig):
     kind: ClassVar[str] = "dino"
 
     crops: MultiCrop = field(default_factory=MultiCrop)
-    hidden: int = 2048
-    """Units of the projection head's hidden layers."""
-    bottleneck: int = 256
-    """Length of the vector that is compared with the prototypes."""
-    prototypes: int = 65536
-    """K, the outputs of the head."""
-    momentum: float = 0.996
-    """How much of the teacher stays in a step; it rises to 1 by a cosine."""
+    hidden: int = 2048  # units of the projection head's hidden layers
+    bottleneck: int = 256  # length of the vector that is compared with the prototypes
+    prototypes: int = 65536  # K, the outputs of the head
+    momentum: float = 0.996  # how much of the teacher stays in a step; it rises to 1 by a cosine
     student_temperature: float = 0.1
     teacher_temperature: tuple[float, float] = (0.04, 0.07)
     """At first and after its warm-up: the lower, the sharper are the teacher's answers."""
-    temperature_warmup: float = 0.3
-    """Share of the steps until the second temperature is reached."""
-    centre_momentum: float = 0.9
-    """How much of the centre stays in a step; 1 leaves it at zero, which is no centring."""
+    temperature_warmup: float = 0.3  # share of the steps until the second temperature is reached
+    centre_momentum: float = 0.9  # how much of the centre stays in a step; 1 leaves it at zero, which is no centring
     sinkhorn_iterations: int = 0
     """Iterations of Sinkhorn-Knopp, which make all prototypes equally frequent in a batch, instead of the centre
     (DINOv2 has 3); 0 for the centre."""
-    freeze_last_layer: float = 0.01
-    """Share of the steps in which the head's last layer stays as it is."""
-    keep: float = 1.0
-    """Share of a large view's patches that the student looks at; the teacher sees all."""
+    freeze_last_layer: float = 0.01  # share of the steps in which the head's last layer stays as it is
+    keep: float = 1.0  # share of a large view's patches that the student looks at; the teacher sees all
     koleo_weight: float = 0.0
     """Weight of KoLeo, the term that spreads the features of a batch (DINOv2 has 0.1); 0 for none."""
-    ibot_weight: float = 0.0
-    """Weight of iBOT's term of masked patches (DINOv2 has 1); 0 for none."""
+    ibot_weight: float = 0.0  # weight of iBOT's term of masked patches (DINOv2 has 1); 0 for none
     ibot_mask: tuple[float, float] = (0.1, 0.5)
     """Least and greatest share of masked patches, in every second large view."""
 

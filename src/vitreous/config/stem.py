@@ -8,16 +8,12 @@ from typing import Annotated
 from vitreous.arguments import Count, Range, check_fields
 from vitreous.errors import UserError
 
-DEEPEST = 10_000
-"""Blocks; ten times as many as anybody has trained."""
-MAX_STAGES = 8
-"""Of a convolutional network; each halves the image, and four are usual."""
-GROUPS = 32
-"""Of every group norm."""
+DEEPEST = 10_000  # blocks; ten times as many as anybody has trained
+MAX_STAGES = 8  # of a convolutional network; each halves the image, and four are usual
+GROUPS = 32  # of every group norm
 
 Depth = Annotated[int, Range(1, DEEPEST)]
-Factor = Annotated[float, Range(above=0, most=100)]
-"""How many times as wide, or as deep, as the usual network."""
+Factor = Annotated[float, Range(above=0, most=100)]  # how many times as wide, or as deep, as the usual network
 
 
 def check_stages(name: str, stages: object, example: str) -> None:
@@ -36,8 +32,7 @@ def check_groups(name: str, width: float) -> None:
 class ResNetStem:
     """The paper's: a ResNet with group norm and standardised kernels, whose last feature map is cut into patches."""
 
-    depths: tuple[Depth, ...] = ()
-    """Blocks of each stage; without any, the root alone: a 7x7 convolution and a pooling."""
+    depths: tuple[Depth, ...] = ()  # blocks of each stage; without any, the root alone: a 7x7 convolution and a pooling
     width: Factor = 1.0
     """Factor of every layer's channels; of 1, the root has 64 and the stages 256, 512, 1024 and 2048."""
 
@@ -73,8 +68,7 @@ class ResNetStem:
 class ConvStem:
     """A light one for small images, as CCT has: 3x3 convolutions, each with ReLU and a pooling to half the side."""
 
-    widths: tuple[Count, ...] = (64, 128)
-    """Channels of each."""
+    widths: tuple[Count, ...] = (64, 128)  # channels of each
 
     @property
     def stride(self) -> int:

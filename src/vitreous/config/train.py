@@ -19,22 +19,16 @@ Decay = Literal["cosine", "linear", "steps", "constant"]
 class Optimizer:
     """Which steps are taken. Biases, norms, tokens and positions are never decayed."""
 
-    name: OptimizerName = "adamw"
-    """muon: Muon for the matrices of the blocks, AdamW for the rest."""
-    learning_rate: float = 1e-3
-    """At its peak; with muon, of what AdamW takes."""
+    name: OptimizerName = "adamw"  # muon: Muon for the matrices of the blocks, AdamW for the rest
+    learning_rate: float = 1e-3  # at its peak; with muon, of what AdamW takes
     muon_learning_rate: float = 0.02
     weight_decay: Annotated[float, Range(0)] = 0.05
     weight_decay_end: Annotated[float, Range(0)] | None = None
     """Where the weight decay goes to, along half a cosine; None: it stays."""
-    momentum: float = 0.9
-    """Of SGD."""
-    layer_decay: float = 1.0
-    """Each block learns this much slower than the block after it."""
-    clip: float | None = 1.0
-    """Gradients are scaled down to at most this norm."""
-    warmup: float = 0.05
-    """Share of the steps in which the learning rate rises from 0."""
+    momentum: float = 0.9  # of SGD
+    layer_decay: float = 1.0  # each block learns this much slower than the block after it
+    clip: float | None = 1.0  # gradients are scaled down to at most this norm
+    warmup: float = 0.05  # share of the steps in which the learning rate rises from 0
     decay: Decay = "cosine"
     """How the learning rate then falls: to 0, or in steps, to a tenth when 30 %, 60 % and 90 % of all are done."""
 
@@ -61,25 +55,20 @@ class Training:
     augment: Augment = field(default_factory=Augment)
     optimizer: Optimizer = field(default_factory=Optimizer)
 
-    epochs: float = 10
-    """0 only where a budget leaves no time for steps after a classifier on frozen features."""
+    epochs: float = 10  # 0 only where a budget leaves no time for steps after a classifier on frozen features
     batch_size: int = 64
-    accumulate: int = 1
-    """A batch is worked through in this many parts, to save memory."""
+    accumulate: int = 1  # a batch is worked through in this many parts, to save memory
     activation_checkpointing: bool = False
     """Save memory by computing the activations of each block once more on the way back (activation checkpointing)."""
-    ema: float | None = None
-    """Also keep an exponential average of the weights, and use that in the end."""
+    ema: float | None = None  # also keep an exponential average of the weights, and use that in the end
     wise_ft_alpha: float = 1.0
     """Where the result lies on the way from the weights at the start (0) to the trained ones (1). Half-way between good
     weights and what few images taught is often better than both (WiSE-FT, Wortsman et al. 2022). Not with lora."""
 
-    whiten: bool = False
-    """From scratch: start with a patch projection that makes the pixels of a patch uncorrelated."""
+    whiten: bool = False  # from scratch: start with a patch projection that makes the pixels of a patch uncorrelated
     probe: bool = False
     """First fit the classifier to features of the frozen model, by L-BFGS; then train all from there."""
-    freeze: int = 0
-    """How many of the first layers stay as they are, and with them the embedding."""
+    freeze: int = 0  # how many of the first layers stay as they are, and with them the embedding
     lora: int = 0
     """Rank of a low-rank change (LoRA), of a ViT's q, k and v, learned instead of the layers' weights; 0 for none."""
 
@@ -91,8 +80,7 @@ class Training:
     share: Annotated[float, Range(above=0, most=1)] = 1.0
     """Share of the training images that is trained on, of each class alike; the seed chooses which. With one seed, a
     smaller share is part of every larger one."""
-    evaluations: int = 10
-    """How often the validation split is looked at; the best is kept."""
+    evaluations: int = 10  # how often the validation split is looked at; the best is kept
     seed: Seed = 0
     compile: bool = False
     save_seconds: float = 60.0

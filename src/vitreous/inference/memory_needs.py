@@ -91,7 +91,7 @@ def _fraction_seen(training: Training) -> float:
         return 1 - objective.mask
     if isinstance(objective, Dino):
         return objective.keep
-    return max(objective.keep_share(min(end, 1 - 1e-9)) for end in (*objective.stages, 0.0))
+    return max(objective.keep_fraction(min(end, 1 - 1e-9)) for end in (*objective.stages, 0.0))
 
 
 def check_inference_memory(config: ModelConfig, preprocess: Preprocess, images: int) -> None:

@@ -51,8 +51,7 @@ class Tiles:
 
     count: Grid
     side: Grid
-    halo: Grid
-    """Rows above and below, columns to the left and to the right."""
+    halo: Grid  # rows above and below, columns to the left and to the right
 
     @property
     def queries(self) -> int:

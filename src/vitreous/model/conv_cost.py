@@ -22,12 +22,9 @@ class ConvLayer(NamedTuple):
     inputs: int
     outputs: int
     kernel: int
-    positions: int
-    """On the map that comes out."""
-    others: int
-    """Learned numbers beside the kernels: scale and shift of a norm, or a bias."""
-    saved: int
-    """Numbers of one image that the backward pass needs: what goes into convolution, norm and activation."""
+    positions: int  # on the map that comes out
+    others: int  # learned numbers beside the kernels: scale and shift of a norm, or a bias
+    saved: int  # numbers of one image that the backward pass needs: what goes into convolution, norm and activation
     groups: int = 1
 
     @property

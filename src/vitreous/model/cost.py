@@ -16,12 +16,9 @@ class NetworkCost(NamedTuple):
     parameters: int
     flops: int
     """Of a forward pass: floating-point operations of matrix products and convolutions; a multiply-add is two."""
-    activation_bytes: int
-    """That a training step keeps from the forward pass for the backward pass."""
-    forward_bytes: int
-    """That a forward pass needs at once where no gradient is wanted."""
-    largest_activation: int
-    """Bytes of the largest tensor."""
+    activation_bytes: int  # that a training step keeps from the forward pass for the backward pass
+    forward_bytes: int  # that a forward pass needs at once where no gradient is wanted
+    largest_activation: int  # bytes of the largest tensor
 
 
 def measure_cost(network: Network) -> NetworkCost:

@@ -23,8 +23,7 @@ from vitreous.model.network import Network
 
 DROPOUT, BLOCKS = 0, 1
 """Streams of `keyed_uniform`: for dropout, and for the stochastic depth of block 0, then of block 1 and so on."""
-MOMENTUM = 0.01
-"""Share of a batch in the running statistics once there were a hundred: TensorFlow's decay of 0.99."""
+MOMENTUM = 0.01  # share of a batch in the running statistics once there were a hundred: TensorFlow's decay of 0.99
 
 
 class BatchNorm(nn.BatchNorm2d):
@@ -34,8 +33,7 @@ class BatchNorm(nn.BatchNorm2d):
     would end with those that it began with.
     """
 
-    world: World = ALONE
-    """The processes whose images are one batch."""
+    world: World = ALONE  # the processes whose images are one batch
 
     def __init__(self, channels: int, eps: float) -> None:
         super().__init__(channels, eps, MOMENTUM)

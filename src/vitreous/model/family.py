@@ -114,14 +114,17 @@ def check_weights_fit(config: ModelConfig, copies: int = 1) -> None:
     )
 
 
-@lru_cache(maxsize=1024)
 def network_cost(config: ModelConfig, patch_fraction: float = 1.0) -> NetworkCost:
     """What one image costs. patch_fraction: of its patches that are looked at, which `flops` follows."""
     if patch_fraction != 1.0 and not config.has_patches:
         raise UserError(
             f"patch_fraction={patch_fraction}: one of the family {config.family!r} leaves no patches out; give 1."
         )
-    family = _family(config.family)
+    return _family_cost(_family(config.family), config, patch_fraction)
+
+
+@lru_cache(maxsize=1024)
+def _family_cost(family: Family, config: ModelConfig, patch_fraction: float) -> NetworkCost:
     if family.cost is not None:
         return family.cost(config, patch_fraction)
     import torch

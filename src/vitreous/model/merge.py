@@ -22,12 +22,9 @@ from torch import Tensor
 class Pairs(NamedTuple):
     """Which of N patch tokens become one. Each number is a token's place among them, from 0."""
 
-    joining: Tensor
-    """(B, R) odd places, whose tokens end here."""
-    hosts: Tensor
-    """(B, R) even places, whose tokens take them in; one may take in several."""
-    staying: Tensor
-    """(B, N//2 - R) the other odd places, in their order."""
+    joining: Tensor  # (B, R) odd places, whose tokens end here
+    hosts: Tensor  # (B, R) even places, whose tokens take them in; one may take in several
+    staying: Tensor  # (B, N//2 - R) the other odd places, in their order
 
 
 @torch.no_grad()
@@ -62,16 +59,14 @@ class Merging:
         tracked: whether it is to be known which token stands for which patch, so that merging can be undone.
         """
         self.prefix, self.counts, self.tracked = prefix, counts, tracked
-        self.blocks = 0
-        """That have merged so far."""
+        self.blocks = 0  # that have merged so far
         self.keys: Tensor | None = None
         """(B, N, d) of the current block, the sum of its heads: only their direction counts."""
         self.sizes: Tensor | None = None
         """(B, S) float: how many tokens of the sequence each stands for; None while nothing is merged."""
         self.merged_ids: Tensor | None = None
         """(B, T) int64: which of the S tokens stands for each of the sequence; None while nothing is merged."""
-        self.undone = False
-        """Whether the sequence has all its T tokens again, merged ones repeated."""
+        self.undone = False  # whether the sequence has all its T tokens again, merged ones repeated
 
     def watch(self, k: Tensor) -> None:
         """Take note of a block's keys (B, S, h, d), by which its tokens are compared."""

@@ -30,13 +30,11 @@ _NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 class ParameterGroup(NamedTuple):
     """What a parameter is, for whoever trains it."""
 
-    layer: int
-    """-1 for the embedding, a layer's number from 0, or the number of layers for what follows them."""
+    layer: int  # -1 for the embedding, a layer's number from 0, or the number of layers for what follows them
     kind: Kind
     """embedding: how pixels enter; matrix: a weight matrix inside a layer, which Muon is made for; norm: scale and
     shift of a norm; classifier: whatever is made anew for other classes; other: all else."""
-    decayed: bool
-    """Whether weight decay acts on it: on matrices, not on biases, norms, tokens and positions."""
+    decayed: bool  # whether weight decay acts on it: on matrices, not on biases, norms, tokens and positions
 
 
 class Network(nn.Module, ABC):

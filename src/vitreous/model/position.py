@@ -20,10 +20,8 @@ class Layout(NamedTuple):
     """How a sequence of tokens lies on the image."""
 
     grid: Grid
-    prefix: int
-    """Class and register tokens, which come first and have no place."""
-    keep_ids: Tensor | None
-    """(B, K) cells whose patch tokens are in the sequence, in its order; None for all of them."""
+    prefix: int  # class and register tokens, which come first and have no place
+    keep_ids: Tensor | None  # (B, K) cells whose patch tokens are in the sequence, in its order; None for all of them
 
 
 def draw_cells(images: int, grid: Grid, fraction: float, uniform: Tensor | None = None) -> Tensor:

@@ -14,8 +14,7 @@ import torch
 
 INSTRUCTIONS = "ONEDNN_MAX_CPU_ISA"
 """The variable that tells oneDNN, which computes products in PyTorch and OpenVINO, the most that it may use."""
-SECONDS = 20.0
-"""For a product of two small matrices: whoever needs longer is not fast."""
+SECONDS = 20.0  # for a product of two small matrices: whoever needs longer is not fast
 
 
 def precision(device: torch.device) -> Any:

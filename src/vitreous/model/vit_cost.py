@@ -102,10 +102,8 @@ class _Tokens(NamedTuple):
     """How many tokens a block has."""
 
     entering: int
-    queries: int
-    """That have a query: all, but in the last block only those that are read."""
-    in_mlp: int
-    """That its MLP sees: those that have a query, less those that are merged."""
+    queries: int  # that have a query: all, but in the last block only those that are read
+    in_mlp: int  # that its MLP sees: those that have a query, less those that are merged
 
 
 def _tokens(c: ViTConfig, patches: int) -> list[_Tokens]:

@@ -1,47 +1,44 @@
-"""The objectives by kind: what configures each, and what builds it. A new one is one more entry."""
+"""The objectives by kind: the configuration of each, and its class. A new one is one more row."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict
+from typing import Any, NamedTuple
 
 from vitreous.config.fields import from_fields
 from vitreous.config.objective import Dino, Distill, Mae, MaskedPatch, ObjectiveConfig, Supervised, TokenLabel
 from vitreous.errors import UserError
 from vitreous.model.network import Network
-from vitreous.objectives.dino import build_dino
-from vitreous.objectives.distill import build_distill
-from vitreous.objectives.mae import build_mae
-from vitreous.objectives.masked_patch import build_masked_patch
-from vitreous.objectives.objective import Objective
-from vitreous.objectives.setting import Setting
-from vitreous.objectives.supervised import build_supervised
-from vitreous.objectives.token_label import build_token_label
+from vitreous.objectives.dino import SelfDistillation
+from vitreous.objectives.distill import Distillation
+from vitreous.objectives.mae import MaskedAutoencoder
+from vitreous.objectives.masked_patch import MaskedPatchPrediction
+from vitreous.objectives.objective import Objective, Setting
+from vitreous.objectives.supervised import Classification
+from vitreous.objectives.token_label import TokenLabelling
 
 
-@dataclass(frozen=True)
-class Kind:
+class Kind(NamedTuple):
     """A kind of objective."""
 
     config: type[ObjectiveConfig]
-    build: Callable[[Network, Any, Setting], Objective]
-    """From the network to train, the configuration, and the setting."""
+    objective: Callable[[Any, Any, Setting], Objective]
+    """The class: called with the network to train, the configuration, and the setting."""
 
 
 OBJECTIVES: dict[str, Kind] = {
-    "supervised": Kind(Supervised, build_supervised),
-    "distill": Kind(Distill, build_distill),
-    "token-label": Kind(TokenLabel, build_token_label),
-    "mae": Kind(Mae, build_mae),
-    "dino": Kind(Dino, build_dino),
-    "masked-patch": Kind(MaskedPatch, build_masked_patch),
+    "supervised": Kind(Supervised, Classification),
+    "distill": Kind(Distill, Distillation),
+    "token-label": Kind(TokenLabel, TokenLabelling),
+    "mae": Kind(Mae, MaskedAutoencoder),
+    "dino": Kind(Dino, SelfDistillation),
+    "masked-patch": Kind(MaskedPatch, MaskedPatchPrediction),
 }
 
 
 def build_objective(network: Network, config: ObjectiveConfig, setting: Setting) -> Objective:
-    """The network with what it learns by."""
-    return OBJECTIVES[config.kind].build(network, config, setting)
+    return OBJECTIVES[config.kind].objective(network, config, setting)
 
 
 def objective_to_json(config: ObjectiveConfig) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Collapse: every image gets the same answer. The metrics that show it, and the alarm that says so in words."""
+"""Collapse: every image gets the same output. The metrics that show it, and the alarm that says so in words."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from torch import Tensor
 
 from vitreous.distributed.world import ALONE, World
 
-WINDOW = 100
-"""So many steps in a row must look collapsed before it is said: half of what a person should have to wait."""
-AVERAGE = 20
+ALARM_STEPS = 100  # so many in a row must look collapsed before it is said: half of what a person should have to wait
+AVERAGED_STEPS = 20
 """Metrics are averaged over so many steps: a lucky batch is no cure, and some are measured only now and then."""
-TELLS, ALIKE, EXPLAINS = 0.02, 0.05, 0.01
-"""Below this information, this spread, or this share of the hidden patches explained, something is wrong."""
+MIN_INFORMATION, MIN_STD, MIN_EXPLAINED = 0.02, 0.05, 0.01
+"""Below this information, feature_std, or explained fraction of the hidden patches, something is wrong."""
 
 
-def entropy(answers: Tensor) -> Tensor:
-    """Of distributions (..., K), in nats: (...). 0 is sure of one answer, ln K knows nothing."""
-    return -torch.xlogy(answers, answers).sum(dim=-1)
+def entropy(probabilities: Tensor) -> Tensor:
+    """Of distributions (..., K), in nats: (...). 0 is sure of one prototype, ln K knows nothing."""
+    return -torch.xlogy(probabilities, probabilities).sum(dim=-1)
 
 
-def information(answers: Tensor, world: World = ALONE) -> Tensor:
-    """How much the answers (n, K) tell images apart, in nats: the entropy of their mean less their mean entropy.
+def information(probabilities: Tensor, world: World = ALONE) -> Tensor:
+    """How much distributions (n, K) tell images apart, in nats: the entropy of their mean less their mean entropy.
 
-    0 when all images get the same answer, be it one prototype or all alike: in both ways of collapsing. world: the
+    0 when all images get the same one, be it one prototype or all equally: in both ways of collapsing. world: the
     processes that have rows.
     """
     if world.size == 1:
-        return entropy(answers.mean(dim=0)) - entropy(answers).mean()
-    count = world.all_reduce(answers.new_tensor(float(len(answers))))
-    return entropy(world.all_reduce(answers.sum(dim=0)) / count) - world.all_reduce(entropy(answers).sum()) / count
+        return entropy(probabilities.mean(dim=0)) - entropy(probabilities).mean()
+    count = world.all_reduce(probabilities.new_tensor(float(len(probabilities))))
+    mean = world.all_reduce(probabilities.sum(dim=0)) / count
+    return entropy(mean) - world.all_reduce(entropy(probabilities).sum()) / count
 
 
 def feature_std(features: Tensor, world: World = ALONE) -> Tensor:
@@ -54,17 +54,15 @@ def feature_std(features: Tensor, world: World = ALONE) -> Tensor:
 
 @dataclass
 class Alarm:
-    """Listens to the records of a training; says once of each sign of collapse that it is there, and what to change."""
+    """Reads the records of a training; says once of each sign of collapse that it is there, and what to change."""
 
     _sentences: dict[str, str] = field(default_factory=dict)
     """Each sign that was ever said to be there, and the sentence about it."""
     _since: dict[str, int] = field(default_factory=dict)
     """Each sign that is there now, and the step at which it was first seen."""
-    _recent: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
-    """Each metric's steps and values of late."""
+    _recent: dict[str, list[tuple[int, float]]] = field(default_factory=dict)  # each metric's steps and values of late
     _step: int = 0
-    _fastest: float = 0.0
-    """The highest learning rate so far: until it is reached, a training has hardly begun."""
+    _fastest: float = 0.0  # the highest learning rate so far: until it is reached, a training has hardly begun
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -76,7 +74,7 @@ class Alarm:
         """What was said of signs that are still there."""
         return tuple(sentence for sign, sentence in self._sentences.items() if self._lasts(sign))
 
-    def hear(self, record: Mapping[str, float]) -> str | None:
+    def update(self, record: Mapping[str, float]) -> str | None:
         """The sentence to say after a step, if there is one."""
         if "loss" not in record:  # a line about an evaluation
             return None
@@ -84,7 +82,7 @@ class Alarm:
         rate = record.get("learning_rate", 0.0)
         rising = rate > self._fastest
         self._fastest = max(rate, self._fastest)
-        signs = _signs(self._averaged(record), warm=not rising)
+        signs = _signs(self._average(record), warm=not rising)
         self._since = {sign: self._since.get(sign, self._step) for sign in signs}
         for sign, since in self._since.items():
             if self._lasts(sign) and sign not in self._sentences:
@@ -93,13 +91,13 @@ class Alarm:
         return None
 
     def _lasts(self, sign: str) -> bool:
-        return sign in self._since and self._step - self._since[sign] + 1 >= WINDOW
+        return sign in self._since and self._step - self._since[sign] + 1 >= ALARM_STEPS
 
-    def _averaged(self, record: Mapping[str, float]) -> dict[str, float]:
+    def _average(self, record: Mapping[str, float]) -> dict[str, float]:
         """The mean of each metric over the last steps, as far as it was measured in them."""
         for name, value in record.items():
             self._recent.setdefault(name, []).append((self._step, value))
-        first = self._step - AVERAGE + 1
+        first = self._step - AVERAGED_STEPS + 1
         self._recent = {name: [one for one in some if one[0] >= first] for name, some in self._recent.items()}
         return {name: fmean(value for _, value in some) for name, some in self._recent.items() if some}
 
@@ -108,19 +106,19 @@ def _signs(mean: Mapping[str, float], warm: bool) -> dict[str, str]:
     """What looks collapsed in a record's averages, and what to change; `warm`: the learning rate no longer rises."""
     signs = {}
     slower = "lower optimizer.learning_rate and optimizer.muon_learning_rate"
-    if mean.get("feature_std", 1.0) < ALIKE:
+    if mean.get("feature_std", 1.0) < MIN_STD:
         signs["all images get the same features"] = (
             f"their standard deviation is {mean['feature_std']:.3f} of what it could be; {slower}, or take images "
             "that differ more"
         )
-    if warm and mean.get("explained", 1.0) < EXPLAINS:
+    if warm and mean.get("explained", 1.0) < MIN_EXPLAINED:
         signs["nothing of what is hidden is predicted"] = (
             f"one colour for all would fit as well; {slower}, lower objective.mask, or take images with more to see "
             "in them than noise"
         )
-    if mean.get("information", 1.0) >= TELLS:
+    if mean.get("information", 1.0) >= MIN_INFORMATION:
         return signs
-    centred = "centre" in mean  # else its answers are balanced in every batch
+    centred = "centre" in mean  # else its probabilities are balanced in every batch
     sure = f"its entropy is {mean['entropy']:.1%} of ln K"
     balance = "set objective.sinkhorn_iterations=3" if centred else "take a larger batch_size"
     if mean["entropy"] > 0.5:

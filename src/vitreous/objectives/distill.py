@@ -1,6 +1,7 @@
-"""Distillation (DeiT, Touvron et al. 2021): a student learns from labels, and from what a teacher says.
+"""Distillation (DeiT, Touvron et al. 2021): a student learns from labels, and from what a teacher predicts.
 
-Letters: B images, K classes. z are scores, psi the softmax, lambda the weight of the teacher, tau the temperature:
+Letters: B images of a batch, n of the source, C channels, H x W pixels, K classes. z are logits, psi the softmax,
+lambda the weight of the teacher, tau the temperature:
 hard: (1 - lambda) CE(psi(z_s), y) + lambda CE(psi(z_s), y_t) with y_t = argmax z_t, the paper's equation 3 at 1/2
 soft: (1 - lambda) CE(psi(z_s), y) + lambda tau^2 KL(psi(z_s / tau), psi(z_t / tau)), its equation 2
 With a distillation token, the first z_s are of the class token and the second of that token.
@@ -8,6 +9,7 @@ With a distillation token, the first z_s are of the class token and the second o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -15,82 +17,131 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitreous.config import objective as config
+from vitreous.config.data import Preprocess
+from vitreous.data.augment import resize
 from vitreous.data.batch import Batch
+from vitreous.data.batch_augment import LUMA, luma
 from vitreous.errors import UserError
 from vitreous.model.network import Network
 from vitreous.model.predictions import class_probabilities, is_right, predicted_class
 from vitreous.model.trace import Trace
 from vitreous.model.vit import ViT
-from vitreous.objectives.answers import Answers, Believe
-from vitreous.objectives.objective import Metrics
-from vitreous.objectives.setting import Setting
-from vitreous.objectives.supervised import Classification, accuracy, class_weights
+from vitreous.objectives.objective import Metrics, Setting, TeacherTargets
+from vitreous.objectives.supervised import Classification, accuracy
 
 
 class Distillation(Classification):
-    """Labels and a teacher's answers; evaluated by labels alone, as `Classification` is."""
+    """Labels and a teacher's predictions; evaluated by labels alone, as `Classification` is."""
 
     settings: config.Distill
 
-    def __init__(
-        self, model: Network, settings: config.Distill, answers: Answers, class_weight: Tensor | None = None
-    ) -> None:
-        """`answers` asks the teacher; `class_weight` (K,) weighs images by their classes."""
-        super().__init__(model, settings, class_weight)
-        self.answers = answers
-        self.believe: Believe = (
-            chosen if settings.targets == "hard" else partial(tempered, temperature=settings.temperature)
-        )
+    def __init__(self, model: Network, settings: config.Distill, setting: Setting) -> None:
+        super().__init__(model, settings, setting)
+        if setting.teacher_targets is None:
+            raise UserError("objective distill: there is no teacher to learn from; name one with distill.")
+        self.teacher_targets = setting.teacher_targets
 
     def forward(self, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
         """The loss of a batch, its accuracy, and how often student and teacher agree."""
-        of_labels, of_teacher = self._both_scores(batch, progress)
-        believed = self.answers(batch, self.believe)
         s = self.settings
-        each = (
-            hard_loss(of_teacher, believed) if s.targets == "hard" else soft_loss(of_teacher, believed, s.temperature)
-        )
-        loss = (1 - s.weight) * self._label_loss(of_labels, batch) + s.weight * self._mean(each, batch)
-        agreement = is_right(of_teacher.detach(), predicted_class(believed)).float().mean()
-        return loss, {"accuracy": accuracy((of_labels + of_teacher) / 2, batch), "teacher_agreement": agreement}
+        label_logits, distill_logits = self._both_logits(batch, progress)
+        if s.targets == "hard":
+            targets = self.teacher_targets(batch, hard_targets)
+            each = hard_loss(distill_logits, targets)
+        else:
+            targets = self.teacher_targets(batch, partial(soft_targets, temperature=s.temperature))
+            each = soft_loss(distill_logits, targets, s.temperature)
+        loss = (1 - s.weight) * self._label_loss(label_logits, batch) + s.weight * self._mean(each, batch)
+        agreement = is_right(distill_logits.detach(), predicted_class(targets)).float().mean()
+        return loss, {"accuracy": accuracy((label_logits + distill_logits) / 2, batch), "teacher_agreement": agreement}
 
-    def _both_scores(self, batch: Batch, progress: float) -> tuple[Tensor, Tensor]:
-        """(B, K) each: the scores that learn the labels, and those that learn the teacher's answers."""
+    def _both_logits(self, batch: Batch, progress: float) -> tuple[Tensor, Tensor]:
+        """(B, K) each: the logits that learn the labels, and those that learn the teacher's predictions."""
         if not isinstance(self.model, ViT) or self.model.head_dist is None:
-            scores = self._scores(batch, progress)
-            return scores, scores
+            logits = self._logits(batch, progress)
+            return logits, logits
         trace = Trace(layers=())
-        self._scores(batch, progress, trace=trace)
+        self._logits(batch, progress, trace=trace)
         assert trace.pre_logits is not None
         return self.model.head(trace.pre_logits), self.model.head_dist(trace.pre_logits_dist)
 
 
-def chosen(scores: Tensor) -> Tensor:
-    """(B, K) to (B, K): 1 for the class with the highest score, 0 for the others."""
-    return F.one_hot(predicted_class(scores), scores.shape[1]).to(scores.dtype)
+def hard_targets(logits: Tensor) -> Tensor:
+    """(B, K) to (B, K): 1 for the predicted class, 0 for the others."""
+    return F.one_hot(predicted_class(logits), logits.shape[1]).to(logits.dtype)
 
 
-def tempered(scores: Tensor, temperature: float) -> Tensor:
+def soft_targets(logits: Tensor, temperature: float) -> Tensor:
     """psi(z / tau): (B, K) to (B, K)."""
-    return class_probabilities(scores / temperature)
+    return class_probabilities(logits / temperature)
 
 
-def hard_loss(scores: Tensor, believed: Tensor) -> Tensor:
+def hard_loss(logits: Tensor, targets: Tensor) -> Tensor:
     """CE(psi(z_s), y_t), (B,), of what the teacher chose (B, K), perhaps of two mixed images."""
-    return F.cross_entropy(scores.to(believed.dtype), believed, reduction="none")
+    return F.cross_entropy(logits.to(targets.dtype), targets, reduction="none")
 
 
-def soft_loss(scores: Tensor, believed: Tensor, temperature: float) -> Tensor:
+def soft_loss(logits: Tensor, targets: Tensor, temperature: float) -> Tensor:
     """tau^2 KL(psi(z_s / tau), psi(z_t / tau)), (B,): the sum of p_t (log p_t - log p_s), as Hinton et al. have it.
 
-    The factor keeps gradients as large as they are at temperature 1. believed: (B, K) at this temperature.
+    The factor keeps gradients as large as they are at temperature 1. targets: (B, K) at this temperature.
     """
-    logs = (scores.to(believed.dtype) / temperature).log_softmax(dim=1)
-    return temperature**2 * (torch.xlogy(believed, believed) - believed * logs).sum(dim=1)
+    logs = (logits.to(targets.dtype) / temperature).log_softmax(dim=1)
+    return temperature**2 * (torch.xlogy(targets, targets) - targets * logs).sum(dim=1)
 
 
-def build_distill(network: Network, settings: config.Distill, setting: Setting) -> Distillation:
-    """With the teacher of the setting."""
-    if setting.answers is None:
-        raise UserError("objective distill: there is no teacher to learn from; name one with distill.")
-    return Distillation(network, settings, setting.answers, class_weights(network, settings, setting))
+class ViewTargets(TeacherTargets):
+    """The teacher looks at the batch's images as the student does, augmented and mixed, but prepared in its own way."""
+
+    def __init__(self, logits: Callable[[Tensor], Tensor], own: Preprocess, students: Preprocess) -> None:
+        """logits: (B, C, H, W) normalised by `own` to (B, K). students: how the batch's images were normalised."""
+        self.logits, self.own, self.students = logits, own, students
+
+    def __call__(self, batch: Batch, to_targets: Callable[[Tensor], Tensor]) -> Tensor:
+        with torch.no_grad():
+            return to_targets(self.logits(renormalise(batch.images, self.students, self.own)).float())
+
+
+class ImageTargets(TeacherTargets):
+    """The teacher has looked at every image once; for two that are mixed, its targets are mixed by the same lambda."""
+
+    def __init__(self, logits: Tensor) -> None:
+        """logits: (n, K), one row for each image of the source that batches come from."""
+        self.logits = logits
+
+    def __call__(self, batch: Batch, to_targets: Callable[[Tensor], Tensor]) -> Tensor:
+        targets = to_targets(self.logits[batch.index])
+        if batch.partner is None or batch.lam is None:
+            return targets
+        return torch.lerp(to_targets(self.logits[batch.partner]), targets, batch.lam[:, None])
+
+
+def renormalise(images: Tensor, given: Preprocess, target: Preprocess) -> Tensor:
+    """Images (B, C, H, W) normalised in one way as another has them: its colours, size, mean and std.
+
+    The whole image is resized, and nothing is cut off: whoever made the view has chosen what is on it.
+    """
+    same_colours = (given.mean, given.std) == (target.mean, target.std)
+    if same_colours and images.shape[2:] == target.size:
+        return images  # to the bit
+    mean, std = _columns(given, images)
+    pixels = images * std + mean  # from 0 to 1
+    if given.channels != target.channels:
+        pixels = _recoloured(pixels, target.channels)
+    if pixels.shape[2:] != target.size:
+        pixels = resize(pixels, target.size, target.interpolation).clamp_(0, 1)
+    mean, std = _columns(target, images)
+    return (pixels - mean) / std
+
+
+def _columns(preprocess: Preprocess, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and std, (C, 1, 1) each."""
+    mean, std = (torch.tensor(values, dtype=like.dtype) for values in (preprocess.mean, preprocess.std))
+    return mean[:, None, None].to(like.device), std[:, None, None].to(like.device)
+
+
+def _recoloured(pixels: Tensor, channels: int) -> Tensor:
+    """Grey images in as many equal channels, or colour ones in grey."""
+    if channels == 1 and pixels.shape[1] == len(LUMA):
+        return luma(pixels)
+    return pixels.mean(dim=1, keepdim=True).expand(-1, channels, -1, -1)

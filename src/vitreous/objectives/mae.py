@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from vitreous.config.model import ViTConfig, grid_of
 from vitreous.config.objective import Mae
 from vitreous.data.batch import Batch
-from vitreous.distributed.world import ALONE, World
 from vitreous.errors import UserError
 from vitreous.model.initialise import Linear
 from vitreous.model.keyed_random import keyed_uniform
@@ -24,16 +23,11 @@ from vitreous.model.network import LeavesPatchesOut, Network, ParameterGroup, re
 from vitreous.model.position import Grid, Layout, sincos_2d, take_cells
 from vitreous.model.vit import Block, ViT
 from vitreous.objectives.collapse import feature_std
-from vitreous.objectives.objective import Metrics, Objective
-from vitreous.objectives.setting import Setting
+from vitreous.objectives.objective import Metrics, Objective, Setting
 from vitreous.storage.manifest import check_manifest
 
-EVERY, SOME = 10, 32
-"""Every so many steps, the features of so many images are compared."""
-
-
-MASKS = 2**32
-"""Stream of `keyed_uniform` for the masks; a network's own begin at 0."""
+STEPS_BETWEEN, IMAGES_COMPARED = 10, 32  # every so many steps, the features of so many images are compared
+MASK_STREAM = 2**32  # stream of `keyed_uniform` for the masks; a network's own begin at 0
 
 
 class MaskedAutoencoder(Objective):
@@ -41,26 +35,29 @@ class MaskedAutoencoder(Objective):
 
     model: ViT
 
-    def __init__(self, model: ViT, settings: Mae, seed: int = 0, world: World = ALONE) -> None:
+    def __init__(self, model: Network, settings: Mae, setting: Setting | None = None) -> None:
         super().__init__()
-        self.model, self.settings, self.seed, self.world = model, settings, seed, world
-        self.decoder = Decoder(model.config, settings, seed)
+        setting = setting or Setting()
+        self.model, self.settings = require(model, ViT, "mae"), settings
+        require(model, LeavesPatchesOut, "mae")  # which a hybrid cannot
+        self.seed, self.world = setting.seed, setting.world
+        self.decoder = Decoder(self.model.config, settings, self.seed)
         self.taken: Tensor
         self.register_buffer("taken", torch.zeros((), dtype=torch.long))
 
     def forward(self, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
         """The mean squared error of the masked patches, and the metrics by which a collapse shows."""
-        keep, masked = shuffle(self.noise(batch), self.settings.mask)
-        rebuilt, _ = self.rebuild(batch.images, keep, masked, batch.keys)
+        keep_ids, masked = shuffle(self.noise(batch), self.settings.mask)
+        rebuilt, _ = self.rebuild(batch.images, keep_ids, masked, batch.keys)
         targets = self.targets(batch.images, masked)
         loss = masked_loss(rebuilt, targets)
         metrics = {"explained": explained(loss.detach(), targets)}
-        if self.training and self.taken.item() % EVERY == 0:
-            metrics["feature_std"] = self.whole_feature_std(batch.images[: -(-SOME // self.world.size)])
+        if self.training and self.taken.item() % STEPS_BETWEEN == 0:
+            metrics["feature_std"] = self.full_image_std(batch.images[: -(-IMAGES_COMPARED // self.world.size)])
         return loss, metrics
 
     @torch.no_grad()
-    def whole_feature_std(self, images: Tensor) -> Tensor:
+    def full_image_std(self, images: Tensor) -> Tensor:
         """How far apart the features of whole images are; masks would set even equal images apart."""
         self.model.eval()
         features = self.model.representation(images)
@@ -72,7 +69,6 @@ class MaskedAutoencoder(Objective):
         self.taken += 1
 
     def extras(self) -> Mapping[str, nn.Module]:
-        """The decoder, so that images can be rebuilt later."""
         return {"decoder": self.decoder}
 
     def parameter_groups(self) -> dict[str, ParameterGroup]:
@@ -89,13 +85,13 @@ class MaskedAutoencoder(Objective):
         """(B, N) numbers whose order decides which patches are seen: others in every epoch, the same in evaluation."""
         height, width = batch.images.shape[2:]
         rows, columns = grid_of((height, width), self.model.config.patch)
-        return keyed_uniform(batch.keys, MASKS, rows * columns)
+        return keyed_uniform(batch.keys, MASK_STREAM, rows * columns)
 
     def rebuild(
-        self, images: Tensor, keep: Tensor, masked: Tensor, keys: Tensor | None = None
+        self, images: Tensor, keep_ids: Tensor, masked: Tensor, keys: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """The masked patches (B, M, P*P*C) as the decoder imagines them, and the encoder's tokens (B, T, D)."""
-        z, layout = self.model.embed(images, keep, keys)
+        z, layout = self.model.embed(images, keep_ids, keys)
         tokens = self.model.encode(z, layout, keys=keys)
         rebuilt: Tensor = self.decoder(tokens, layout, masked)
         return rebuilt, tokens
@@ -114,8 +110,8 @@ class MaskedAutoencoder(Objective):
 
         Where the decoder gives normalised patches, each gets its true mean and spread back, as the paper draws them.
         """
-        keep, masked = shuffle(self.noise(batch), self.settings.mask)
-        rebuilt, _ = self.rebuild(batch.images, keep, masked)
+        keep_ids, masked = shuffle(self.noise(batch), self.settings.mask)
+        rebuilt, _ = self.rebuild(batch.images, keep_ids, masked)
         patches, grid = self.model.patchify(batch.images)
         patches = pixels_last(patches, self.model.config.channels)
         if self.settings.normalise:
@@ -180,13 +176,6 @@ class Decoder(nn.Module):
         return rebuilt
 
 
-def build_mae(network: Network, settings: Mae, setting: Setting) -> MaskedAutoencoder:
-    """Only a network of patches can be shown some of them."""
-    model = require(network, ViT, "mae")
-    require(network, LeavesPatchesOut, "mae")
-    return MaskedAutoencoder(model, settings, setting.seed, setting.world)
-
-
 def load_autoencoder(folder: Path, model: Network) -> MaskedAutoencoder:
     """The encoder `model` with the decoder that a run kept in `folder`, in evaluation mode."""
     check_manifest(folder)
@@ -194,7 +183,7 @@ def load_autoencoder(folder: Path, model: Network) -> MaskedAutoencoder:
     fields = dict(described.get("objective") or described["method"])  # "method" until version 0.1
     if fields.pop("kind") != Mae.kind:
         raise UserError(f"{folder}: not the decoder of a masked autoencoder; give the run of pretrain --method mae.")
-    objective = MaskedAutoencoder(require(model, ViT, "reconstruct"), Mae(**fields), described["seed"])
+    objective = MaskedAutoencoder(require(model, ViT, "reconstruct"), Mae(**fields), Setting(described["seed"]))
     objective.decoder.load_state_dict(load_file(folder / "decoder.safetensors"))
     return objective.eval()
 
@@ -212,14 +201,14 @@ def masked_loss(rebuilt: Tensor, targets: Tensor) -> Tensor:
 
 
 def explained(loss: Tensor, targets: Tensor) -> Tensor:
-    """The share of the variance of `targets` that a squared error leaves explained: 0 if one value does as well.
+    """The fraction of the variance of `targets` that a squared error leaves explained: 0 if one value does as well.
 
     Normalised patches have the mean 0 and the variance 1 - 1/(P*P*C), or 0 where they are flat; so the loss of saying
     nothing depends on the images.
     """
     variance = targets.var(correction=0)
-    share = (1 - loss / variance).clamp(min=0)
-    return torch.where(variance > 1e-6, share, torch.zeros_like(share))  # less is rounding: nothing to explain
+    found = (1 - loss / variance).clamp(min=0)
+    return torch.where(variance > 1e-6, found, torch.zeros_like(found))  # less is rounding: nothing to explain
 
 
 def pixels_last(patches: Tensor, channels: int) -> Tensor:

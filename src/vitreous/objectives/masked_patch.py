@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitreous.config.data import Preprocess
 from vitreous.config.objective import MaskedPatch
 from vitreous.data.batch import Batch
 from vitreous.errors import UserError
@@ -22,24 +21,20 @@ from vitreous.model.network import LeavesPatchesOut, Network, require
 from vitreous.model.position import take_cells
 from vitreous.model.predictions import is_right
 from vitreous.model.vit import ViT
-from vitreous.objectives.objective import Metrics, Objective
-from vitreous.objectives.setting import Setting
+from vitreous.objectives.objective import Metrics, Objective, Setting
 
-CELLS, FATES, OTHERS = 2**32, 2**32 + 1, 2**32 + 2
+PATCH_STREAM, FATE_STREAM, OTHER_STREAM = 2**32, 2**32 + 1, 2**32 + 2
 """Streams of `keyed_uniform`: which patches are corrupted, how, and by which others; a network's begin at 0."""
-MOST_COLOURS = 2**12
-"""The scores of more would take more memory than the network, and most of them would never be seen."""
+MAX_COLOURS = 2**12  # the logits of more would take more memory than the network, and most of them would never be seen
 
 
 class PatchCorruption(NamedTuple):
     """What is done to the patches of each image."""
 
-    cells: Tensor
-    """(B, M) int64: the corrupted ones, whose colours are to be told."""
+    cells: Tensor  # (B, M) int64: the corrupted ones, whose colours are to be told
     source: Tensor
     """(B, N) int64: for each place, the patch that is embedded there; its own but for some of the corrupted."""
-    masked: Tensor
-    """(B, N) bool: where the learned embedding takes the place of any patch's."""
+    masked: Tensor  # (B, N) bool: where the learned embedding takes the place of any patch's
 
 
 class MaskedPatchPrediction(Objective):
@@ -49,12 +44,19 @@ class MaskedPatchPrediction(Objective):
     mean: Tensor
     std: Tensor
 
-    def __init__(self, model: ViT, settings: MaskedPatch, preprocess: Preprocess) -> None:
+    def __init__(self, model: Network, settings: MaskedPatch, setting: Setting) -> None:
         super().__init__()
-        self.model, self.settings = model, settings
-        self.colours = Colours(model.config.width, count_colours(settings.bits, model.config.channels))
-        self.register_buffer("mean", torch.tensor(preprocess.mean), persistent=False)
-        self.register_buffer("std", torch.tensor(preprocess.std), persistent=False)
+        self.model, self.settings = require(model, ViT, "masked-patch"), settings
+        require(model, LeavesPatchesOut, "masked-patch")  # a hybrid's stem would tell of the masked ones
+        c = self.model.config
+        if c.patch_dropout:
+            raise UserError(
+                f"patch_dropout={c.patch_dropout}: masked-patch looks at all patches and corrupts some of them; "
+                "set patch_dropout=0."
+            )
+        self.colours = Colours(c.width, count_colours(settings.bits, c.channels))
+        self.register_buffer("mean", torch.tensor(setting.preprocess.mean), persistent=False)
+        self.register_buffer("std", torch.tensor(setting.preprocess.std), persistent=False)
 
     def forward(self, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
         """The cross-entropy of the corrupted patches' colours; what it explains of them, and how many were right."""
@@ -65,10 +67,10 @@ class MaskedPatchPrediction(Objective):
         z = torch.where(corruption.masked[:, :, None], self.colours.mask_token, z)
         z, layout = self.model.place(z, grid)
         tokens = self.model.encode(z, layout, keys=batch.keys)[:, layout.prefix :]
-        scores = self.colours(take_cells(tokens, corruption.cells)).flatten(0, 1).float()  # (B*M, colours)
+        logits = self.colours(take_cells(tokens, corruption.cells)).flatten(0, 1).float()  # (B*M, colours)
         targets = self.targets(patches, batch.images.shape[2:]).gather(1, corruption.cells).flatten()
-        loss = F.cross_entropy(scores, targets)
-        right = is_right(scores, targets).float().mean()
+        loss = F.cross_entropy(logits, targets)
+        right = is_right(logits, targets).float().mean()
         return loss, {"explained": explained(loss.detach(), targets), "colour_accuracy": right}
 
     def targets(self, patches: Tensor, size: Sequence[int]) -> Tensor:
@@ -78,7 +80,7 @@ class MaskedPatchPrediction(Objective):
         what pads them to whole patches is zero, and has no part in the mean.
         """
         levels: int = 2**self.settings.bits
-        real = real_shares(size, self.model.config.patch).to(patches.device)
+        real = real_fractions(size, self.model.config.patch).to(patches.device)
         mean = patches.view(*patches.shape[:2], len(self.mean), -1).mean(dim=3) / real[:, None]
         colour = mean * self.std + self.mean  # (B, N, C)
         digits = (colour * levels).long().clamp(0, levels - 1)
@@ -86,46 +88,33 @@ class MaskedPatchPrediction(Objective):
         return (digits * places).sum(dim=2)
 
     def extras(self) -> Mapping[str, nn.Module]:
-        """What tells the colours, and the embedding of a patch that is not seen."""
         return {"colours": self.colours}
 
 
 class Colours(nn.Module):
-    """The learned embedding of what is masked, and one linear layer from a token to the scores of the colours."""
+    """The learned embedding of what is masked, and one linear layer from a token to the logits of the colours."""
 
     def __init__(self, width: int, colours: int) -> None:
         super().__init__()
         self.mask_token = nn.Parameter(torch.zeros(width))
         self.pred = Linear(width, colours)
-        nn.init.zeros_(self.pred.weight)  # as every classifier of the house: all colours are alike at first
+        nn.init.zeros_(self.pred.weight)  # as every classifier of the house: all colours are equally likely at first
         nn.init.zeros_(self.pred.bias)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """(B, M, D) to (B, M, colours)."""
-        scores: Tensor = self.pred(tokens)
-        return scores
-
-
-def build_masked_patch(network: Network, settings: MaskedPatch, setting: Setting) -> MaskedPatchPrediction:
-    """Only a network of patches: a hybrid's stem would tell of the masked ones through their neighbours."""
-    model = require(network, ViT, "masked-patch")
-    require(network, LeavesPatchesOut, "masked-patch")
-    if model.config.patch_dropout:
-        raise UserError(
-            f"patch_dropout={model.config.patch_dropout}: masked-patch looks at all patches and corrupts some of them; "
-            "set patch_dropout=0."
-        )
-    return MaskedPatchPrediction(model, settings, setting.preprocess)
+        logits: Tensor = self.pred(tokens)
+        return logits
 
 
 def corrupt(keys: Tensor, patches: int, settings: MaskedPatch) -> PatchCorruption:
     """What happens to so many patches of each image, by its key (B,): others in every epoch."""
     count = min(patches, max(1, round(settings.mask * patches)))
-    cells = keyed_uniform(keys, CELLS, patches).argsort(dim=1, stable=True)[:, :count]
-    fate = keyed_uniform(keys, FATES, count)
+    cells = keyed_uniform(keys, PATCH_STREAM, patches).argsort(dim=1, stable=True)[:, :count]
+    fate = keyed_uniform(keys, FATE_STREAM, count)
     masked = fate < settings.by_mask_token
     moved = ~masked & (fate < settings.by_mask_token + settings.by_other_patch)
-    step = 1 + (keyed_uniform(keys, OTHERS, count) * (patches - 1)).long().clamp(
+    step = 1 + (keyed_uniform(keys, OTHER_STREAM, count) * (patches - 1)).long().clamp(
         max=patches - 2
     )  # never round to itself
     every = torch.arange(patches, device=keys.device).repeat(len(keys), 1)
@@ -136,8 +125,8 @@ def corrupt(keys: Tensor, patches: int, settings: MaskedPatch) -> PatchCorruptio
     )
 
 
-def real_shares(size: Sequence[int], patch: int) -> Tensor:
-    """(N,): which share of each patch of an image (height, width) is its own, where it is padded to whole patches."""
+def real_fractions(size: Sequence[int], patch: int) -> Tensor:
+    """(N,): which fraction of each patch of an image (height, width) is its own, if it is padded to whole patches."""
     rows, columns = ((side - torch.arange(0, side, patch)).clamp(max=patch) / patch for side in size)
     return (rows[:, None] * columns).flatten()
 
@@ -145,17 +134,17 @@ def real_shares(size: Sequence[int], patch: int) -> Tensor:
 def count_colours(bits: int, channels: int) -> int:
     """How many mean colours there are, of so many bits for each channel."""
     colours: int = 2 ** (bits * channels)
-    if colours > MOST_COLOURS:
+    if colours > MAX_COLOURS:
         raise UserError(
             f"objective.bits={bits}: the mean colour of {channels} channels would have {colours:,} classes, more than "
-            f"{MOST_COLOURS:,}; lower it."
+            f"{MAX_COLOURS:,}; lower it."
         )
     return colours
 
 
 def explained(loss: Tensor, targets: Tensor) -> Tensor:
-    """The share of the targets' entropy that a cross-entropy leaves explained: 0 if their frequencies do as well."""
-    shares = torch.bincount(targets) / len(targets)
-    prior = -torch.xlogy(shares, shares).sum()
-    share = (1 - loss / prior).clamp(min=0)
-    return torch.where(prior > 1e-6, share, torch.zeros_like(share))  # one colour everywhere: nothing to explain
+    """The fraction of the targets' entropy that a cross-entropy leaves explained: 0 if their frequencies do as well."""
+    frequency = torch.bincount(targets) / len(targets)
+    prior = -torch.xlogy(frequency, frequency).sum()
+    found = (1 - loss / prior).clamp(min=0)
+    return torch.where(prior > 1e-6, found, torch.zeros_like(found))  # one colour everywhere: nothing to explain

@@ -1,14 +1,16 @@
-"""What the training loop asks of an objective, and what it may leave to this class."""
+"""What the training loop asks of an objective, what it may leave to this class, and what an objective is given."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from typing import ClassVar, Self
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
+from vitreous.config.data import Preprocess
 from vitreous.data.batch import Batch
 from vitreous.distributed.world import ALONE, World
 from vitreous.errors import nothing_readable
@@ -18,16 +20,46 @@ Metrics = dict[str, Tensor]
 """Named numbers of a batch, each a tensor without axes."""
 
 
+class TeacherTargets(ABC):
+    """What a teacher predicts for a batch.
+
+    Neither a module nor copied: all copies of an objective ask the same teacher, and no checkpoint, average or
+    optimizer sees it.
+    """
+
+    @abstractmethod
+    def __call__(self, batch: Batch, to_targets: Callable[[Tensor], Tensor]) -> Tensor:
+        """(B, K): the targets for each image, mixed as the images are; without gradients.
+
+        to_targets: from logits (B, K) to targets (B, K), rows that sum to 1.
+        """
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What an objective may need to know beside its network and its configuration."""
+
+    seed: int = 0
+    labels: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.long))
+    """(n,) of the training images; -1 where there is none."""
+    world: World = field(default_factory=World)
+    preprocess: Preprocess = field(default_factory=Preprocess)
+    """What made the images of a batch: pixels in [0, 1] are x * std + mean."""
+    teacher_targets: TeacherTargets | None = None
+
+
 class Objective(nn.Module, ABC):
     """A module that holds the network to train and says what it should learn from a batch.
 
-    It takes no gradient steps itself: `vitreous.training.step` does. Its state is its state_dict.
+    It is built from the network, its configuration and a `Setting`. It takes no gradient steps itself:
+    `vitreous.training.step` does. Its state is its state_dict.
     """
 
-    model: Network
-    """The network to keep in the end."""
-    watched: ClassVar[str] = "loss"
-    """The metric of images set aside that tells how the training goes."""
+    model: Network  # the network to keep in the end
+    watched: ClassVar[str] = "loss"  # the metric of images set aside that tells how the training goes
 
     @abstractmethod
     def forward(self, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
@@ -52,7 +84,7 @@ class Objective(nn.Module, ABC):
     def evaluate(self, batches: Iterable[Batch], world: World = ALONE) -> dict[str, float]:
         """Metrics of images that are not trained on: here the mean of the one that is watched.
 
-        world: where several processes look together, `batches` are this one's, and the metrics those of all.
+        world: where several processes evaluate together, `batches` are this one's, and the metrics those of all.
         """
         self.eval()
         total, weight = 0.0, 0.0
@@ -85,7 +117,7 @@ class Objective(nn.Module, ABC):
         found = {name: ParameterGroup(layers, "other", p.ndim >= 2) for name, p in self.named_parameters()}
         for place, module in self.named_modules():
             if isinstance(module, Network):
-                found |= {f"{place}.{name}": role for name, role in module.parameter_groups().items()}
+                found |= {f"{place}.{name}": group for name, group in module.parameter_groups().items()}
         return found
 
 

@@ -16,34 +16,31 @@ from vitreous.model.network import LeavesPatchesOut, Network, require
 from vitreous.model.position import draw_cells
 from vitreous.model.predictions import is_right, predicted_class
 from vitreous.model.trace import Trace
-from vitreous.objectives.objective import Metrics, Objective
-from vitreous.objectives.setting import Setting
+from vitreous.objectives.objective import Metrics, Objective, Setting
 
-KEEP = 2**32
-"""Stream of `keyed_uniform` for the keep schedule; a network's own begin at 0."""
+KEEP_STREAM = 2**32  # stream of `keyed_uniform` for the keep schedule; a network's own begin at 0
 
 
 class Classification(Objective):
-    """Cross-entropy between the network's scores and the labels, hard or mixed."""
+    """Cross-entropy between the network's logits and the labels, hard or mixed."""
 
     class_weight: Tensor | None
 
-    def __init__(self, model: Network, settings: config.Supervised, class_weight: Tensor | None = None) -> None:
-        """`class_weight` (K,) weighs the classes; None for all alike."""
+    def __init__(self, model: Network, settings: config.Supervised, setting: Setting | None = None) -> None:
         super().__init__()
         self.model, self.settings = model, settings
         if settings.keep_schedule:
             require(model, LeavesPatchesOut, "keep_schedule")
-        self.register_buffer("class_weight", class_weight, persistent=False)
+        weight = balance((setting or Setting()).labels, model.config.classes) if settings.class_weights else None
+        self.register_buffer("class_weight", weight, persistent=False)  # (K,); None where all weigh alike
 
     def forward(self, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
-        """The loss of a batch and its accuracy."""
-        scores = self._scores(batch, progress)
-        return self._label_loss(scores, batch), {"accuracy": accuracy(scores, batch)}
+        logits = self._logits(batch, progress)
+        return self._label_loss(logits, batch), {"accuracy": accuracy(logits, batch)}
 
-    def _label_loss(self, scores: Tensor, batch: Batch) -> Tensor:
+    def _label_loss(self, logits: Tensor, batch: Batch) -> Tensor:
         return F.cross_entropy(
-            scores, batch.targets, weight=self.class_weight, label_smoothing=self.settings.label_smoothing
+            logits, batch.targets, weight=self.class_weight, label_smoothing=self.settings.label_smoothing
         )
 
     def _mean(self, each: Tensor, batch: Batch) -> Tensor:
@@ -65,12 +62,12 @@ class Classification(Objective):
         """The accuracy, its standard error, and the plain cross-entropy."""
         self.eval()
         with torch.inference_mode():
-            answers = [(self.model(batch.images).float(), batch.targets) for batch in batches]
-            both = zip(*answers, strict=True) if answers else (None, None)
-            scores, labels = (world.gather(None if some is None else torch.cat(some)) for some in both)
-            accuracy = is_right(scores, labels).float().mean().item()
+            found = [(self.model(batch.images).float(), batch.targets) for batch in batches]
+            both = zip(*found, strict=True) if found else (None, None)
+            logits, labels = (world.gather(None if some is None else torch.cat(some)) for some in both)
+            accuracy = is_right(logits, labels).float().mean().item()
             error = (accuracy * (1 - accuracy) / len(labels)) ** 0.5
-            return {"accuracy": accuracy, "standard_error": error, "loss": F.cross_entropy(scores, labels).item()}
+            return {"accuracy": accuracy, "standard_error": error, "loss": F.cross_entropy(logits, labels).item()}
 
     def is_better(self, new: dict[str, float], best: dict[str, float], history: Sequence[dict[str, float]]) -> bool:
         """The lowest loss, among those within a standard error of the highest accuracy.
@@ -87,36 +84,27 @@ class Classification(Objective):
         """By accuracy: the loss of a regularised classifier falls by the first steps in any case, as it grows surer."""
         return new["accuracy"] < start["accuracy"]
 
-    def _scores(self, batch: Batch, progress: float, **told: Trace) -> Tensor:
+    def _logits(self, batch: Batch, progress: float, **trace: Trace) -> Tensor:
         """(B, K), from the patches that the keep schedule leaves: a random choice for each image.
 
-        told: trace=Trace(...) of a network that fills one.
+        trace: trace=Trace(...) of a network that fills one.
         """
-        share = self.settings.keep_share(progress)
-        if share == 1.0:
-            whole: Tensor = self.model(batch.images, keys=batch.keys, **told)
-            return whole
+        fraction = self.settings.keep_fraction(progress)
+        if fraction == 1.0:
+            logits: Tensor = self.model(batch.images, keys=batch.keys, **trace)
+            return logits
         patched = require(self.model, LeavesPatchesOut, "keep_schedule")
         height, width = batch.images.shape[2:]
         grid = patched.patch_grid((height, width))
-        cells = draw_cells(len(batch.index), grid, share, keyed_uniform(batch.keys, KEEP, grid[0] * grid[1]))
-        return patched(batch.images, keep_ids=cells, keys=batch.keys, **told)
+        uniform = keyed_uniform(batch.keys, KEEP_STREAM, grid[0] * grid[1])
+        keep_ids = draw_cells(len(batch.index), grid, fraction, uniform)
+        return patched(batch.images, keep_ids=keep_ids, keys=batch.keys, **trace)
 
 
-def accuracy(scores: Tensor, batch: Batch) -> Tensor:
-    """The share of images whose highest score (B, K) is that of their label; of mixed ones, of the larger part."""
+def accuracy(logits: Tensor, batch: Batch) -> Tensor:
+    """The fraction of images that logits (B, K) classify rightly; of mixed ones, as the one with the larger part."""
     truth = batch.targets if batch.targets.ndim == 1 else predicted_class(batch.targets)
-    return is_right(scores.detach(), truth).float().mean()
-
-
-def build_supervised(network: Network, settings: config.Supervised, setting: Setting) -> Classification:
-    """With class weights, where the settings want any."""
-    return Classification(network, settings, class_weights(network, settings, setting))
-
-
-def class_weights(network: Network, settings: config.Supervised, setting: Setting) -> Tensor | None:
-    """(K,), from how often each class occurs; None where all weigh alike."""
-    return balance(setting.labels, network.config.classes) if settings.class_weights else None
+    return is_right(logits.detach(), truth).float().mean()
 
 
 def balance(labels: Tensor, classes: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Token labelling (LV-ViT, Jiang et al. 2021): every patch token learns what a teacher says of its place.
+"""Token labelling (LV-ViT, Jiang et al. 2021): every patch token learns what a teacher predicts for it.
 
 Letters: B images, N patches, M of them looked at, D width, K classes.
 """
@@ -17,9 +17,8 @@ from vitreous.model.position import take_cells
 from vitreous.model.predictions import is_right, predicted_class
 from vitreous.model.trace import Trace
 from vitreous.model.vit import ViT
-from vitreous.objectives.objective import Metrics
-from vitreous.objectives.setting import Setting
-from vitreous.objectives.supervised import Classification, accuracy, class_weights
+from vitreous.objectives.objective import Metrics, Setting
+from vitreous.objectives.supervised import Classification, accuracy
 
 
 class TokenLabelling(Classification):
@@ -31,48 +30,40 @@ class TokenLabelling(Classification):
     model: ViT
     settings: config.TokenLabel
 
-    def __init__(self, model: ViT, settings: config.TokenLabel, class_weight: Tensor | None = None) -> None:
-        super().__init__(model, settings, class_weight)
-        self.patch_classifier = Linear(model.config.width, model.config.classes)
+    def __init__(self, model: Network, settings: config.TokenLabel, setting: Setting | None = None) -> None:
+        super().__init__(require(model, ViT, "token labels"), settings, setting)
+        self.patch_classifier = Linear(self.model.config.width, self.model.config.classes)
         nn.init.zeros_(self.patch_classifier.weight)  # as every classifier starts
         nn.init.zeros_(self.patch_classifier.bias)
 
     def forward(self, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
-        """The loss of a batch; of both its terms, the accuracy and the patch tokens' loss."""
         assert batch.token_targets is not None
         trace = Trace(layers=[-1], attention=False)
-        scores = self._scores(batch, progress, trace=trace)
-        tokens = self.patch_scores(trace)
+        logits = self._logits(batch, progress, trace=trace)
+        patch_logits = self.patch_logits(trace)
         targets = batch.token_targets if trace.keep_ids is None else take_cells(batch.token_targets, trace.keep_ids)
-        token_loss = self._mean(token_cross_entropy(tokens, targets), batch)
-        loss = self._label_loss(scores, batch) + self.settings.token_weight * token_loss
-        agreement = is_right(tokens.detach(), predicted_class(targets)).float().mean()
+        token_loss = self._mean(token_cross_entropy(patch_logits, targets), batch)
+        loss = self._label_loss(logits, batch) + self.settings.token_weight * token_loss
+        agreement = is_right(patch_logits.detach(), predicted_class(targets)).float().mean()
         return loss, {
-            "accuracy": accuracy(scores, batch),
+            "accuracy": accuracy(logits, batch),
             "token_loss": token_loss.detach(),
             "token_agreement": agreement,
         }
 
-    def patch_scores(self, trace: Trace) -> Tensor:
+    def patch_logits(self, trace: Trace) -> Tensor:
         """(B, M, K): the patches' classifier on the last tokens, normed as the network's own classifier has them."""
         (tokens,) = trace.tokens.values()
-        scores: Tensor = self.patch_classifier(self.model.fc_norm(self.model.norm(tokens[:, trace.prefix :])))
-        return scores
+        logits: Tensor = self.patch_classifier(self.model.fc_norm(self.model.norm(tokens[:, trace.prefix :])))
+        return logits
 
     def extras(self) -> Mapping[str, nn.Module]:
-        """The classifier of patch tokens."""
         return {"patch_classifier": self.patch_classifier}
 
 
-def token_cross_entropy(scores: Tensor, targets: Tensor) -> Tensor:
-    """(B,): the mean over patches of H(softmax(scores), targets), both (B, M, K).
+def token_cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """(B,): the mean over patches of H(softmax(logits), targets), both (B, M, K).
 
     In the targets' precision: the processor's autocast would leave logarithms of bfloat16 as they are.
     """
-    return -(targets * scores.to(targets.dtype).log_softmax(dim=2)).sum(dim=2).mean(dim=1)
-
-
-def build_token_label(network: Network, settings: config.TokenLabel, setting: Setting) -> TokenLabelling:
-    """Only a network of patches can learn a label for each."""
-    model = require(network, ViT, "token labels")
-    return TokenLabelling(model, settings, class_weights(network, settings, setting))
+    return -(targets * logits.to(targets.dtype).log_softmax(dim=2)).sum(dim=2).mean(dim=1)

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from PIL import Image
 
 from vitreous.config.model import with_article
-from vitreous.objectives.collapse import WINDOW
+from vitreous.objectives.collapse import ALARM_STEPS
 from vitreous.report.html import render
 from vitreous.report.page import Run
 from vitreous.report.plots import curves
@@ -46,7 +46,7 @@ def pretraining_page(name: str, run: Run, rebuilt: Image.Image | None = None) ->
         size=run.training.model.image_size,
         optimizer=optimizer,
         settings=[f"{key} {value}" for key, value in asdict(objective).items() if key not in unsaid],
-        enough_steps=run.steps >= WINDOW,
+        enough_steps=run.steps >= ALARM_STEPS,
         plots=[curves({name: found}, name, share=key in SHARES) for key, name, found in _series(run.records)],
     )
 

@@ -14,7 +14,7 @@ from vitreous.config.train import Training
 from vitreous.data.source import Source, random_subset
 from vitreous.model.family import build_network
 from vitreous.objectives.build import build_objective
-from vitreous.objectives.setting import Setting
+from vitreous.objectives.objective import Setting
 from vitreous.training.deadline import step_seconds
 from vitreous.training.start import Runtime, training_loader
 from vitreous.training.step import Learner

@@ -25,8 +25,7 @@ from vitreous.evaluation.probe import LabelledFeatures, seconds_per_image
 from vitreous.model.family import count_flops, inference_batch
 from vitreous.model.network import Network
 from vitreous.objectives.build import build_objective
-from vitreous.objectives.objective import Objective
-from vitreous.objectives.setting import Setting
+from vitreous.objectives.objective import Objective, Setting
 from vitreous.training.deadline import Deadline
 from vitreous.training.folder import RunConfig
 from vitreous.training.image_plan import (
@@ -127,10 +126,10 @@ class Labelled:
     def start(self, context: Context, opened: Opened, loader: Loader, saved: RunConfig | None, resumed: bool) -> Start:
         """New or from weights; then whitened, or with a classifier on frozen features, where the recipe says so."""
         # the teacher first, so that what it takes is known when the rest of a budget is planned
-        answers = None
+        teacher_targets = None
         if opened.teacher is not None:
             how = (context.runtime.workers, context.deadline, context.callbacks)
-            answers = ask_teacher(opened.teacher, opened.training, loader, *how)
+            teacher_targets = ask_teacher(opened.teacher, opened.training, loader, *how)
         training, data, world, base = opened.training, opened.data, context.world, opened.base
         subsets, probe = ({}, None) if saved is None else (dict(saved.subsets), saved.probe)
         if saved is None and self.validation is not None and self.validation.count < len(data.splits["val"]):
@@ -155,7 +154,7 @@ class Labelled:
         if validation is None and "val" in data.splits:
             validation = self._open_validation(context, opened, subsets)
         labels = torch.from_numpy(data.train.labels)
-        setting = Setting(training.seed, labels, world, training.preprocess, answers=answers)
+        setting = Setting(training.seed, labels, world, training.preprocess, teacher_targets=teacher_targets)
         objective = build_objective(network, training.objective, setting)
         objective.to(world.device)
 

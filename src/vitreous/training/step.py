@@ -73,7 +73,7 @@ def training_work(training: Training, images: int, schedule: StepSchedule, steps
     Frozen blocks need the first alone; with a low-rank change the last is needed of q, k and v only, a quarter.
     """
     config, frozen = training.model, training.freeze / training.model.layers
-    fractions = Counter(training.objective.keep_share(schedule.progress(step)) for step in range(steps))
+    fractions = Counter(training.objective.keep_fraction(schedule.progress(step)) for step in range(steps))
     total = sum(times * count_flops(config, keep) for keep, times in fractions.items())
     passes = frozen + (1 - frozen) * (2.25 if training.lora else 3)
     return Cost(images=images, flops=images * passes * total / steps if steps else 0.0)

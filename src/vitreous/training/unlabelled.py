@@ -24,8 +24,7 @@ from vitreous.model.network import Network
 from vitreous.model.predictions import is_right
 from vitreous.objectives.build import build_objective
 from vitreous.objectives.collapse import Alarm
-from vitreous.objectives.objective import Objective
-from vitreous.objectives.setting import Setting
+from vitreous.objectives.objective import Objective, Setting
 from vitreous.training.deadline import MAX_MEASURING, Deadline, Reserved
 from vitreous.training.folder import RunConfig, records_of
 from vitreous.training.image_plan import MIN_IMAGES, ImageCosts, ImageWork, describe_plan, plan_images
@@ -161,7 +160,7 @@ def _watch(context: Context) -> Callable[[Event], None]:
             alarm = logged_alarm(context.folder)
             for known in alarm.ringing:
                 message(known)
-        elif (sentence := alarm.hear(event.record)) is not None:
+        elif (sentence := alarm.update(event.record)) is not None:
             message(sentence)
         step(replace(event, record={**event.record, "collapsed": 1.0}) if alarm.ringing else event)
 
@@ -192,5 +191,5 @@ def logged_alarm(folder: Path) -> Alarm:
     """The alarm after all steps that a run's metrics tell of."""
     alarm = Alarm()
     for record in records_of(folder):
-        alarm.hear(record)
+        alarm.update(record)
     return alarm

@@ -57,7 +57,7 @@ def step_flops(model: ModelConfig, objective: Supervised) -> float:
     """Operations of a student's step for one image, forward and twice that backward: the mean over all steps."""
     ends = objective.stages
     lengths = (end - before for before, end in zip((0.0, *ends), ends, strict=False))
-    shares = (objective.keep_share(end - 1e-9) for end in ends)
+    shares = (objective.keep_fraction(end - 1e-9) for end in ends)
     return 3 * sum(length * count_flops(model, share) for length, share in zip(lengths, shares, strict=True))
 
 

@@ -25,7 +25,8 @@ from vitreous.evaluation.features import FeatureCache, StoredFeatures, logits_ke
 from vitreous.memory import check_memory
 from vitreous.model.family import inference_batch
 from vitreous.model.network import Network, check_numbers
-from vitreous.objectives.answers import Answers, ImageAnswers, ViewAnswers
+from vitreous.objectives.distill import ImageTargets, ViewTargets
+from vitreous.objectives.objective import TeacherTargets
 from vitreous.training.deadline import Deadline, format_budget
 from vitreous.training.folder import RunConfig
 from vitreous.training.image_plan import TIMING_SECONDS
@@ -183,13 +184,13 @@ def teacher_predictions(
     workers: int,
     deadline: Deadline | None,
     callbacks: Callbacks,
-) -> Answers:
+) -> TeacherTargets:
     """The teacher itself, or the logits (n, K) that it gave of each image as evaluation sees it: zeros of unreadable
     ones."""
     assert isinstance(training.objective, Distill)
     if training.objective.answers == "view":
         here = present(teacher, "it is asked in every step")
-        return ViewAnswers(here.logits, here.preprocess, training.preprocess)
+        return ViewTargets(here.logits, here.preprocess, training.preprocess)
     cache = FeatureCache()
     key = logits_key(teacher.digest, source, partial(callbacks.progress, "reading the training images"))
     if (stored := cache.get(key)) is None:
@@ -204,4 +205,4 @@ def teacher_predictions(
         cache.put(key, stored)
     for remark in cache.remarks:
         callbacks.message(remark)
-    return ImageAnswers(stored.features.to(teacher.device))
+    return ImageTargets(stored.features.to(teacher.device))

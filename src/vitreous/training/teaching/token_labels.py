@@ -24,7 +24,7 @@ from vitreous.data.token_labels import ScoreMaps, TokenLabels
 from vitreous.errors import UserError
 from vitreous.evaluation.score_maps import Digest, MapStore, StoredMaps, image_digest, image_digests, region_logits
 from vitreous.inputs import read_json
-from vitreous.objectives.answers import Answers
+from vitreous.objectives.objective import TeacherTargets
 from vitreous.storage.files import write_file
 from vitreous.training.deadline import Deadline
 from vitreous.training.teaching.teacher import MissingTeacher, Teacher, ask, present, teacher_predictions
@@ -40,7 +40,7 @@ def ask_teacher(
     workers: int,
     deadline: Deadline | None,
     callbacks: Callbacks,
-) -> Answers | None:
+) -> TeacherTargets | None:
     """What the teacher predicts in every step or of every image; or None: its token labels are given to the loader."""
     objective, images, world = training.objective, loader.source, loader.world
     if not isinstance(objective, Distill | TokenLabel):
