@@ -82,11 +82,9 @@ collectives = Collectives()  # of this process, which is part of one group at mo
 
 
 class Heartbeat:
-    """Sends heartbeats, reads those of the process before this one, and ends this process rather than let it hang.
-
-    Time is counted in waits, not read from a clock: a process that is stopped and continued, as by Ctrl-Z and fg, has
-    missed nothing.
-    """
+    """Sends heartbeats, reads those of the process before this one, and ends this process rather than let it hang. Time
+    is counted in waits, not read from a clock: a process that is stopped and continued, as by Ctrl-Z and fg, has missed
+    nothing."""
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size, self.previous = rank, size, (rank - 1) % size
@@ -114,10 +112,8 @@ class Heartbeat:
         self._thread.start()
 
     def _enforce_timeouts(self) -> None:
-        """End this process where the store does not answer: a request to a process that is stopped never times out.
-
-        End it also where it got a signal and waits in a collective for others, who may never come.
-        """
+        """End this process where the store does not answer: a request to a process that is stopped never times out. End
+        it also where it got a signal and waits in a collective for others, who may never come."""
         seconds, entered = 0.0, collectives.entered
         while not self._over.wait(INTERVAL_SECONDS) and self.failure is None:
             self._seconds_left -= INTERVAL_SECONDS

@@ -34,11 +34,8 @@ class Cost:
 
 
 class Meter:
-    """Reads the clocks from its making on, or from earlier.
-
-    It adds what was spent `before`, by a process that was interrupted. What a process that was killed did after its
-    last checkpoint is lost, and its cost is not known.
-    """
+    """Reads the clocks from its making on, or from earlier. It adds what was spent `before`, by a process that was
+    interrupted. What a process that was killed did after its last checkpoint is lost, and its cost is not known."""
 
     def __init__(self, energy: Path = _ENERGY, began: float | None = None) -> None:
         """`began`: when the time began to count, by `time.monotonic`; now if None."""
@@ -54,9 +51,7 @@ class Meter:
 
     def spent(self, world: World = ALONE) -> Cost:
         """The clocks; images and operations are counted elsewhere. To be read now and then: energy counters wrap.
-
-        world: the processes whose processor time counts.
-        """
+        world: the processes whose processor time counts."""
         now = _counters(self._folder)
         for place, (value, wrap) in now.items():
             last = self._energy.get(place, (value, wrap))[0]

@@ -82,11 +82,8 @@ def _init_process_group(rank: int, size: int) -> None:
 
 
 def agree_on_id(store: Any, rank: int, size: int) -> str:
-    """An id for this rendezvous, the same in all processes, that none before had.
-
-    Each process writes a nonce to the store, and the first answers it with the id: an answer to a nonce of one's own
-    cannot be an old one.
-    """
+    """An id for this rendezvous, the same in all processes, that none before had. Each process writes a nonce to the
+    store, and the first answers it with the id: an answer to a nonce of one's own cannot be an old one."""
     nonce = secrets.token_hex(8)
     if rank == 0:  # a process that does not come is noticed by its heartbeat, so there is no need to wait here
         Thread(target=_send_id, args=(store.clone(), nonce, size), name="rendezvous", daemon=True).start()
@@ -118,11 +115,8 @@ def _send_id(store: Any, own_id: str, size: int) -> None:
 
 
 def announce(error: BaseException) -> BaseException | None:
-    """Tell the other processes what ends this one, so that they end too.
-
-    Where it only follows from the end of another, the error that says so: torch raises a plain RuntimeError then, so
-    the others are asked, and never the message.
-    """
+    """Tell the other processes what ends this one, so that they end too. Where it only follows from the end of another,
+    the error that says so: torch raises a plain RuntimeError then, so the others are asked, and never the message."""
     if _heartbeat is None:
         return None
     if isinstance(error, RuntimeError):

@@ -18,11 +18,9 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class World:
-    """This process among all that train together, and the device that it computes on.
-
-    Every method that has to do with other processes is a collective: all of them call it, in the same order. What
-    depends on a clock may differ among them, so it is decided by one of them (`on_main`).
-    """
+    """This process among all that train together, and the device that it computes on. Every method that has to do with
+    other processes is a collective: all of them call it, in the same order. What depends on a clock may differ among
+    them, so it is decided by one of them (`on_main`)."""
 
     rank: int = 0
     size: int = 1
@@ -70,10 +68,8 @@ class World:
         return self.mean_numbers([value])[0]
 
     def gather(self, tensor: Tensor | None) -> Tensor:
-        """(N, ...): the rows (n, ...) of all processes, in the order of their ranks; n may differ, None has no rows.
-
-        If no process has any, no image could be read, which is an error in all of them.
-        """
+        """(N, ...): the rows (n, ...) of all processes, in the order of their ranks; n may differ, None has no rows. If
+        no process has any, no image could be read, which is an error in all of them."""
         if self.size == 1:
             assert tensor is not None
             return tensor
@@ -104,9 +100,7 @@ class World:
 
     def all_gather(self, tensor: Tensor) -> tuple[Tensor, int]:
         """(N, ...): the rows (n, ...) of all processes, in the order of their ranks, and where this one's begin.
-
-        Gradients flow back to each.
-        """
+        Gradients flow back to each."""
         if self.size == 1:
             return tensor, 0
         counts = self.all_gather_object(len(tensor))

@@ -94,10 +94,8 @@ def read_tensors(path: Path) -> dict[str, dict[str, Tensor]]:
 
 
 def load_newest(folder: Path, read: Read = read_tensors) -> tuple[Checkpoint | None, list[str]]:
-    """The newest checkpoint that is whole, if any, and a sentence about each damaged one that was skipped.
-
-    read: what reads the tensors of one that has been found whole.
-    """
+    """The newest checkpoint that is whole, if any, and a sentence about each damaged one that was skipped. read: what
+    reads the tensors of one that has been found whole."""
     damaged: list[str] = []
     for path in reversed(_folders(folder)):
         try:
@@ -187,10 +185,8 @@ class Saver:
             self._sharded.finish()
 
     def load(self, with_start: bool) -> Found:
-        """The newest checkpoint that is whole, in every process; `with_start`: the weights at the start too.
-
-        One process reads, and sends tensor by tensor: in one piece, they would be there several times for a while.
-        """
+        """The newest checkpoint that is whole, in every process; `with_start`: the weights at the start too. One
+        process reads, and sends tensor by tensor: in one piece, they would be there several times for a while."""
         if self.world.size == 1:
             return self._find(with_start)
         read: list[Found] = []

@@ -67,11 +67,8 @@ class Deadline:
     seconds_per_image = 0.0  # to decode one and to look at it, where that was measured
 
     def __init__(self, text: str, writing: float, meter: Meter, world: World) -> None:
-        """To be made as soon as the training begins.
-
-        text: the budget as the person wrote it. writing: seconds that the bundle, the report and the end of the process
-        take on two quiet cores.
-        """
+        """To be made as soon as the training begins. text: the budget as the person wrote it. writing: seconds that the
+        bundle, the report and the end of the process take on two quiet cores."""
         self.text, self.seconds, self._meter, self._world = text, parse_budget(text), meter, world
         # start-up and writing are both the work of one core, so a slow start foretells slow writing
         self.writing = writing * min(MAX_SLOWDOWN, max(1.0, self.now() / STARTUP_SECONDS))
@@ -85,10 +82,8 @@ class Deadline:
         return max(0.0, self.seconds - EXIT_SECONDS - self._meter.seconds)
 
     def seconds_per_part(self, parts: float, reserved: float = 0.0) -> float:
-        """Seconds for each of so many equal parts of what is left, beside the writing and `reserved` seconds.
-
-        For one process alone.
-        """
+        """Seconds for each of so many equal parts of what is left, beside the writing and `reserved` seconds. For one
+        process alone."""
         return max(0.0, MARGIN * (self.left() - self.writing - reserved) / parts)
 
 
@@ -131,10 +126,8 @@ def plan_steps(
     training: Training, objective: Objective, loader: Loader, reserved: Reserved, deadline: Deadline
 ) -> tuple[Training, StepTimes | None]:
     """The training with as many steps, and as many evaluations, as fit before the deadline; and what they will take.
-
     Speed is measured on a copy, on batches as the training will load them. Where too few steps fit, there are no times,
-    and of a training that needs steps one step is left, else none.
-    """
+    and of a training that needs steps one step is left, else none."""
     evaluation = reserved.evaluation
     ending = reserved.ending + (evaluation if training.probe else 0.0)  # such a start is evaluated too
 
@@ -163,11 +156,9 @@ def plan_steps(
 
 
 def time_stages(training: Training, objective: Objective, loader: Loader, left: float) -> list[tuple[float, float]]:
-    """Pairs: up to this share of the training, a step takes so long. `left`: the seconds that there are.
-
-    The last stage, which takes longest, is measured first; where that has cost a good part of the time, it stands for
-    those before it.
-    """
+    """Pairs: up to this share of the training, a step takes so long. `left`: the seconds that there are. The last
+    stage, which takes longest, is measured first; where that has cost a good part of the time, it stands for those
+    before it."""
     batches, world = chain.from_iterable(loader.batches(epoch) for epoch in count()), loader.world
     began, ends = time.perf_counter(), training.objective.stages
     found: list[tuple[float, float]] = []

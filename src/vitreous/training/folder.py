@@ -149,11 +149,9 @@ def read_config(folder: Path) -> RunConfig | None:
 
 
 def open_run(folder: Path) -> RunConfig | None:
-    """The configuration of the training that was begun here; None if the folder is new or empty.
-
-    A folder that holds anything else is refused: a training writes its files over others of the same names. A run that
-    was killed before it had a configuration has left a lock, perhaps a file half-written, and nothing that counts.
-    """
+    """The configuration of the training that was begun here; None if the folder is new or empty. A folder that holds
+    anything else is refused: a training writes its files over others of the same names. A run that was killed before it
+    had a configuration has left a lock, perhaps a file half-written, and nothing that counts."""
     if (saved := read_config(folder)) is not None:
         return saved
     try:
@@ -219,10 +217,8 @@ def make_run_folder(folder: Path) -> None:
 def claim_folder(
     folder: Path, saved: RunConfig | None, held: ExitStack, message: Callable[[str], None], overwrite: bool
 ) -> bool:
-    """Make the run folder ours until the end, and say whether it has a checkpoint.
-
-    One that is another's, or that another training is in, is refused.
-    """
+    """Make the run folder ours until the end, and say whether it has a checkpoint. One that is another's, or that
+    another training is in, is refused."""
     check_folder(folder / "bundle")
     make_run_folder(folder)
     held.enter_context(hold_folder(folder, message))
@@ -259,10 +255,8 @@ def records_of(folder: Path) -> list[dict[str, float]]:
 
 
 def run_name(data: str | Path) -> str:
-    """What the run folder of these data is called.
-
-    The folder's whole name, a file's without its ending, NAME of data:NAME, or what the names of shards share.
-    """
+    """What the run folder of these data is called. The folder's whole name, a file's without its ending, NAME of
+    data:NAME, or what the names of shards share."""
     if isinstance(data, str) and data.startswith(PREFIX):
         return data.removeprefix(PREFIX) or "data"
     if is_shards(data) and not Path(data).is_dir():

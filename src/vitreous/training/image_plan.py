@@ -66,10 +66,8 @@ def image_work(data: Data, training: Training) -> ImageWork:
 
 
 def reserve(data: Data, training: Training, subsets: dict[Split, int], deadline: Deadline, *, fixed: bool) -> Reserved:
-    """The val split once more, the test split, and the page; judged by the images looked at so far.
-
-    subsets: images of splits that there is no time to see as a whole. fixed: see `Reserved`.
-    """
+    """The val split once more, the test split, and the page; judged by the images looked at so far. subsets: images of
+    splits that there is no time to see as a whole. fixed: see `Reserved`."""
     splits, seconds = data.splits, deadline.seconds_per_image
     val, test = (subsets.get(split, len(splits[split])) if split in splits else 0 for split in ("val", "test"))
     evaluation = seconds * val
@@ -226,10 +224,8 @@ def features_in_time(
     estimate: ImageEstimate | None,
     progress: Callable[[int], None] | None = None,
 ) -> tuple[LabelledFeatures, int]:
-    """Features and labels of training images, class by class, and how many images of that order were seen.
-
-    count: this many, all if None. estimate: it is asked after each batch whether there is time for more.
-    """
+    """Features and labels of training images, class by class, and how many images of that order were seen. count: this
+    many, all if None. estimate: it is asked after each batch whether there is time for more."""
     order = balanced_order(loader.source.labels, seed)[:count]
 
     def enough(seen: int) -> bool:
@@ -244,10 +240,8 @@ def features_in_time(
 def logits_in_time(
     function: Function, loader: Loader, deadline: Deadline, progress: Callable[[int], None] | None = None
 ) -> tuple[LabelledFeatures, Index]:
-    """Logits and labels of images, and which were seen, row by row: all, or as many as there is time for.
-
-    Where an image takes longer now than it took before, so will writing.
-    """
+    """Logits and labels of images, and which were seen, row by row: all, or as many as there is time for. Where an
+    image takes longer now than it took before, so will writing."""
     first = 0, 0.0
 
     def late(seen: int) -> bool:
@@ -272,10 +266,8 @@ def compute_until(
     progress: Callable[[int], None] | None = None,
 ) -> tuple[LabelledFeatures, Index]:
     """What a function says of images in this order, and their labels, until `stop` says yes after so many images.
-
     Several processes go through the order together, a batch each at a time. Also which images were seen, in the order
-    of the rows; those that cannot be read have none.
-    """
+    of the rows; those that cannot be read have none."""
     world, seen = loader.world, len(order)
     each_round = batch_size * world.size
 

@@ -170,9 +170,7 @@ class Labelled:
 
     def _subset(self, context: Context, opened: Opened, subsets: dict[Split, int], split: Split) -> Source:
         """The images of a split that are looked at: all, but with a budget a random subset where the time is short.
-
-        With a budget they come in a random order, so that whoever must stop early has seen a random subset too.
-        """
+        With a budget they come in a random order, so that whoever must stop early has seen a random subset too."""
         source = opened.data.splits[split]
         if self.validation is None and context.request.budget is None:
             return source
@@ -320,11 +318,9 @@ def _measure_split(
     validation: Loader | None,
     unreadable: dict[str, str],
 ) -> tuple[ClassificationResult, int]:
-    """How well the network does on these images of a split, and how many of them there was time for.
-
-    validation: a loader of these images that is open already. unreadable: gets the images that cannot be read.
-    After a classifier on frozen features, the val split first sets the temperature.
-    """
+    """How well the network does on these images of a split, and how many of them there was time for. validation: a
+    loader of these images that is open already. unreadable: gets the images that cannot be read. After a classifier on
+    frozen features, the val split first sets the temperature."""
     training, world = opened.training, context.world
     loader = plain_loader(source, training, context.runtime.workers, world) if validation is None else validation
     function, tried = _on_device(network.eval(), world.device), np.arange(len(source))

@@ -76,11 +76,8 @@ class Loop:
         meter: Meter | None = None,
         check_clock: Callable[[int], None] | None = None,
     ) -> None:
-        """Without `evaluate`, or with `keep_last`, the last weights count as the best.
-
-        `meter` is told what was spent before an interruption. `check_clock` is called after each step and may replan
-        the schedule.
-        """
+        """Without `evaluate`, or with `keep_last`, the last weights count as the best. `meter` is told what was spent
+        before an interruption. `check_clock` is called after each step and may replan the schedule."""
         self.meter, self.world = meter or Meter(), loader.world
         self.objective, self.loader, self.training, self.schedule = objective, loader, training, schedule
         self.check_clock, self.keep_last = check_clock, keep_last
@@ -258,10 +255,8 @@ class Loop:
             file.write(json.dumps(record) + "\n")
 
     def save(self) -> None:
-        """Write a checkpoint of the present step; before the first, the weights that the result is blended with.
-
-        All processes come to it after the same step.
-        """
+        """Write a checkpoint of the present step; before the first, the weights that the result is blended with. All
+        processes come to it after the same step."""
         metadata: dict[str, Any] = {name: getattr(self, name) for name in REMEMBERED}
         metadata["spent"] = asdict(self.meter.spent(self.world))
         ema = {} if self.ema is None else self.ema.state_dict()

@@ -155,9 +155,7 @@ def _content(
     seconds: float | None,
 ) -> Content:
     """All that the page of a classifier shows. data: what the splits were measured on, where the images still are.
-
-    seconds: about how long it may take; then no more images are looked at, and the rest is needed for drawing.
-    """
+    seconds: about how long it may take; then no more images are looked at, and the rest is needed for drawing."""
     until = math.inf if seconds is None else time.monotonic() + seconds - DRAWING_SECONDS
     if splits:
         splits = (_with_examples(splits[0], bundle, data, until), *splits[1:])

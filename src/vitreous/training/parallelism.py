@@ -32,11 +32,7 @@ class Parallelism:
         return ("shard" if self.shard else "DDP") + checkpointing
 
 
-PARALLELISMS = tuple(
-    Parallelism(shard, activation_checkpointing)
-    for activation_checkpointing in (False, True)
-    for shard in (False, True)
-)
+PARALLELISMS = tuple(Parallelism(shard, checkpointing) for checkpointing in (False, True) for shard in (False, True))
 """The fastest first, as a rule: communication overlaps with computation, and computing twice cannot."""
 
 
@@ -71,11 +67,9 @@ class StepMemory:
 def step_memory(
     config: ModelConfig, parallelism: Parallelism, gpus: int, *, mixed: bool = True, accumulates: bool = False
 ) -> StepMemory | None:
-    """The memory of a step on each GPU; None for activation checkpointing of a network without blocks.
-
-    mixed: matrix products in bfloat16 (autocast), as on a GPU; else all in float32.
-    accumulates: the images of a step are processed in several parts (`accumulate`).
-    """
+    """The memory of a step on each GPU; None for activation checkpointing of a network without blocks. mixed: matrix
+    products in bfloat16 (autocast), as on a GPU; else all in float32. accumulates: the images of a step are processed
+    in several parts (`accumulate`)."""
     if parallelism.activation_checkpointing and not isinstance(config, ViTConfig):
         return None
     parameters = count_parameters(config)
@@ -146,10 +140,8 @@ class GpuPlan:
 
 
 def fit_on_gpus(config: ModelConfig, gpus: int, memory: int, batch_size: int | None = None) -> GpuPlan:
-    """How a model can be trained on GPUs with this many bytes each.
-
-    batch_size: of all GPUs together; None for as many images as fit.
-    """
+    """How a model can be trained on GPUs with this many bytes each. batch_size: of all GPUs together; None for as many
+    images as fit."""
     plain = step_memory(config, Parallelism(), gpus)
     checkpointed = step_memory(config, Parallelism(activation_checkpointing=True), gpus)
     assert plain is not None

@@ -76,10 +76,8 @@ def join_runtime(workers: int | None, device: str, shard: bool, tensorboard: boo
 
 
 def open_consistent(open_data: Callable[[], Data], place: str, world: World) -> Data:
-    """What `open_data` gives, refused where another process sees other images or labels at that place.
-
-    Of shards one process per machine makes or fetches the index, which is then there for the others.
-    """
+    """What `open_data` gives, refused where another process sees other images or labels at that place. Of shards one
+    process per machine makes or fetches the index, which is then there for the others."""
     if world.size == 1:
         return open_data()
     waits = is_shards(place) and local_rank() > 0
@@ -106,11 +104,9 @@ def choose_training(
     typical: Source | None = None,
     is_split: bool = False,
 ) -> Training:
-    """What the recipe makes of these data, weights and kind of device, with what the person set otherwise.
-
-    teacher: the model that is learned from, where there is one. typical: the images whose sizes count; None for all
-    that are trained on. is_split: nothing is set aside of these data, for they are split already.
-    """
+    """What the recipe makes of these data, weights and kind of device, with what the person set otherwise. teacher: the
+    model that is learned from, where there is one. typical: the images whose sizes count; None for all that are trained
+    on. is_split: nothing is set aside of these data, for they are split already."""
     stats = dataset_stats(typical or data.train, len(data.classes), request.model, request.image_size)
     stats = replace(stats, images=len(data.train), tested="test" in data.splits)
     if request.budget is None and request.epochs is None:
@@ -175,10 +171,8 @@ def _from_recipe(request: FitRequest, stats: DatasetStats, teacher: ModelConfig 
 
 
 def _as_long(training: Training) -> Training:
-    """With as many epochs as take as long as the recipe's would without token merging, which makes each cheaper.
-
-    A network has to get used to merging: what it saves of a training is better spent on that (docs/log.md).
-    """
+    """With as many epochs as take as long as the recipe's would without token merging, which makes each cheaper. A
+    network has to get used to merging: what it saves of a training is better spent on that (docs/log.md)."""
     model = training.model
     if not isinstance(model, ViTConfig) or not model.merge:
         return training
@@ -231,10 +225,8 @@ def whiten(network: Network, training: Training, source: Source, workers: int) -
 
 
 def hold_out(data: Data, seed: int) -> Data:
-    """The data with a small val split, for a training without labels.
-
-    Where a class is too small to be split, the images are split without regard to their classes, and have none.
-    """
+    """The data with a small val split, for a training without labels. Where a class is too small to be split, the
+    images are split without regard to their classes, and have none."""
     if "val" in data.splits:
         return data
     train = data.train
@@ -314,10 +306,8 @@ def fit_classifier(
     classes: int,
     objective: ObjectiveConfig,
 ) -> float | None:
-    """Give the network the best linear classifier on its features; its accuracy on held-out images.
-
-    known: features (n, D) and labels (n,) to learn from. held_out: others, which choose how strongly it is regularised.
-    """
+    """Give the network the best linear classifier on its features; its accuracy on held-out images. known: features (n,
+    D) and labels (n,) to learn from. held_out: others, which choose how strongly it is regularised."""
     features, labels = known
     weighted = isinstance(objective, Supervised) and objective.class_weights
     weights = balance(labels, classes) if weighted else None

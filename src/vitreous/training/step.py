@@ -67,11 +67,9 @@ def parts_done(progress: float, parts: int) -> int:
 
 
 def training_work(training: Training, images: int, schedule: StepSchedule, steps: int) -> Cost:
-    """Operations of a training that saw this many images in this many steps, the keep schedule counted in.
-
-    A block costs its forward pass, as much again for the gradient of its input, and as much for that of its weights.
-    Frozen blocks need the first alone; with a low-rank change the last is needed of q, k and v only, a quarter.
-    """
+    """Operations of a training that saw this many images in this many steps, the keep schedule counted in. A block
+    costs its forward pass, as much again for the gradient of its input, and as much for that of its weights. Frozen
+    blocks need the first alone; with a low-rank change the last is needed of q, k and v only, a quarter."""
     config, frozen = training.model, training.freeze / training.model.layers
     fractions = Counter(training.objective.keep_fraction(schedule.progress(step)) for step in range(steps))
     total = sum(times * count_flops(config, keep) for keep, times in fractions.items())
@@ -83,11 +81,9 @@ _A, _B, _C = 3.4445, -4.7750, 2.0315
 
 
 class Muon(torch.optim.Optimizer):
-    """Steps along the orthogonalised Nesterov momentum of each matrix (Jordan et al.), with decoupled weight decay.
-
-    The same steps as `torch.optim.Muon`, in float32. PyTorch's own works in bfloat16, which a processor without
-    instructions for it multiplies several times slower than float32 (docs/log.md).
-    """
+    """Steps along the orthogonalised Nesterov momentum of each matrix (Jordan et al.), with decoupled weight decay. The
+    same steps as `torch.optim.Muon`, in float32. PyTorch's own works in bfloat16, which a processor without
+    instructions for it multiplies several times slower than float32 (docs/log.md)."""
 
     def __init__(
         self, params: Iterable[dict[str, Any]], lr: float, weight_decay: float = 0.1, momentum: float = 0.95
@@ -206,11 +202,9 @@ Check = Callable[[float, float], None]
 def train_step(
     learner: Learner, batch: Batch, number: int, progress: float, after: float, check: Check = lambda loss, norm: None
 ) -> dict[str, float]:
-    """Take one step, and return the loss, the metrics, the gradient's norm and the learning rate.
-
-    number: of the step, from 0; dropout follows from it, all else that is random from the batch's keys.
-    progress, after: the share of the training that is done before and after the step.
-    """
+    """Take one step, and return the loss, the metrics, the gradient's norm and the learning rate. number: of the step,
+    from 0; dropout follows from it, all else that is random from the batch's keys. progress, after: the share of the
+    training that is done before and after the step."""
     training = learner.training
     torch.manual_seed(training.seed * 1_000_003 + number + learner.world.rank * 2**40)
     factor = rate_factor(training.optimizer, progress, after)
@@ -228,10 +222,8 @@ def train_step(
 
 
 def _backward(learner: Learner, batch: Batch, progress: float) -> dict[str, float]:
-    """Gradients of a whole batch, worked through in parts and by all processes; the batch's loss and metrics.
-
-    What each process adds is averaged over them, so parts are weighed against what one process has on average.
-    """
+    """Gradients of a whole batch, worked through in parts and by all processes; the batch's loss and metrics. What each
+    process adds is averaged over them, so parts are weighed against what one process has on average."""
     totals: dict[str, float] = {}
     weight, images = learner.world.mean_numbers((learner.objective.weigh(batch), len(batch.index)))
     parts = batch.split(learner.training.accumulate)

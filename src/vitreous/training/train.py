@@ -142,10 +142,8 @@ def train(
     *,
     overwrite: bool = False,
 ) -> Result:
-    """Train in a run folder, or resume what was begun there; what came of it.
-
-    overwrite: a training that the folder holds is deleted as soon as the new request is known to be sound.
-    """
+    """Train in a run folder, or resume what was begun there; what came of it. overwrite: a training that the folder
+    holds is deleted as soon as the new request is known to be sound."""
     with _failures_announced(), ExitStack() as held, ExitStack() as loaders:
         if runtime.tensorboard:
             check_tensorboard()

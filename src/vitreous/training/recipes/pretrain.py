@@ -26,9 +26,7 @@ MUON = Optimizer(name="muon", weight_decay=0.05, warmup=0.05)
 
 def mae(s: DatasetStats) -> Training:
     """A masked autoencoder: three quarters of the patches are hidden, and a decoder of a block or two rebuilds them.
-
-    The features are the mean of the patches' tokens; a class token would learn nothing of its own here.
-    """
+    The features are the mean of the patches' tokens; a class token would learn nothing of its own here."""
     model, preprocess = _built(s)
     model = replace(model, **MEAN)
     small = _is_small(model)

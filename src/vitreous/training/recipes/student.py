@@ -23,10 +23,8 @@ DROP_PATH = 0.1
 
 
 def distilled(training: Training, scratch: bool) -> Training:
-    """The training with what DeiT adds to it: a teacher's answers, on a token of their own in a new ViT.
-
-    scratch: the model is new; given weights have the tokens that they have.
-    """
+    """The training with what DeiT adds to it: a teacher's answers, on a token of their own in a new ViT. scratch: the
+    model is new; given weights have the tokens that they have."""
     if type(training.objective) is not Supervised:
         raise UserError(
             f"distill: a teacher's answers go with labels, and this recipe learns by {training.objective.kind}; "
@@ -62,10 +60,8 @@ def step_flops(model: ModelConfig, objective: Supervised) -> float:
 
 
 def with_token(model: ModelConfig) -> ModelConfig:
-    """A new ViT with DeiT's distillation token beside the class token; whatever cannot have one as it is.
-
-    A ViT that would average its patches reads the two tokens instead: that made no difference (docs/log.md).
-    """
+    """A new ViT with DeiT's distillation token beside the class token; whatever cannot have one as it is. A ViT that
+    would average its patches reads the two tokens instead: that made no difference (docs/log.md)."""
     if not isinstance(model, ViTConfig) or model.classifier != "linear" or model.norm_after_pool:
         return model
     return with_fields(model, class_token=True, distilled=True, pool="class")
