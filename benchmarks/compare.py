@@ -21,7 +21,7 @@ from measure import write_result
 from vitreous.callbacks import Callbacks
 from vitreous.explain.analysis.bias_numbers import summarise_bias
 from vitreous.memory import keep_memory
-from vitreous.report.compared import Cell, Comparison
+from vitreous.studies.compare.result import Cell, Comparison
 from vitreous.verbs.studies import compare
 
 FRACTIONS = (0.01, 0.1, 1.0)

@@ -11,9 +11,8 @@ import pytest
 from support.comparisons import comparison
 from support.contents import content, plain_page, self_training
 from support.transfers import FOUND
-from vitreous.report.comparison import comparison_page
-from vitreous.report.self_training import self_training_page
-from vitreous.report.transfer import transfer_page
+from vitreous.studies.compare.page import comparison_page
+from vitreous.studies.transfer.page import transfer_page
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = [
@@ -99,7 +98,7 @@ def test_the_page_of_a_transfer_fits_a_phone(tmp_path):
 
 
 def test_the_page_of_a_self_training_fits_a_phone_with_any_number_of_rounds(tmp_path):
-    found, asked = look(self_training_page(self_training("a class", rounds=12)), tmp_path)
+    found, asked = look(self_training("a class", rounds=12), tmp_path)
     assert found["values"] == ["50.0 %", "50.0 %"]
     assert found["scroll"] <= found["client"], found["past"]
     assert (found["images"], found["broken"], asked) == (2, 0, [])

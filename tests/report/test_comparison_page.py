@@ -6,7 +6,7 @@ from html import unescape
 
 from support.comparisons import CONV, DONE, PLAIN, comparison
 from vitreous.report.analysis_plots import Line, lines
-from vitreous.report.comparison import comparison_page
+from vitreous.studies.compare.page import comparison_page
 
 
 def text_of(page):

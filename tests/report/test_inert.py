@@ -12,8 +12,7 @@ from vitreous import ViT, analyze, write_walkthrough
 from vitreous.config.data import Preprocess
 from vitreous.report.page import TokenLabelImage, page
 from vitreous.report.pretraining import pretraining_page
-from vitreous.report.self_training import self_training_page
-from vitreous.report.transfer import transfer_page
+from vitreous.studies.transfer.page import transfer_page
 from vitreous.weights.bundle import Bundle
 
 NAMES = {
@@ -72,7 +71,7 @@ def test_the_pages_of_a_run(monkeypatch, subtests):
 def test_the_page_of_a_self_training(subtests):
     for kind, name in NAMES.items():
         with subtests.test(kind):
-            check(self_training_page(contents.self_training(name)))
+            check(contents.self_training(name))
 
 
 def test_the_page_of_a_transfer(subtests):

@@ -7,8 +7,8 @@ import pytest
 
 from support.transfers import FOUND, TASKS, score, task
 from vitreous.model.family import count_flops, named_config
-from vitreous.report.paper_table import BENCHMARKS, TABLE_2, core_days
-from vitreous.report.transfer import transfer_page
+from vitreous.studies.transfer.page import transfer_page
+from vitreous.studies.transfer.paper_table import BENCHMARKS, TABLE_2, core_days
 
 TUNED = {"optimizer.learning_rate": 0.01, "optimizer.name": "sgd", "batch_size": 512, "steps": 2500}
 

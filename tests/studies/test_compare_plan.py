@@ -12,12 +12,20 @@ from vitreous.config.train import Training
 from vitreous.distributed.meter import Cost
 from vitreous.distributed.world import ALONE
 from vitreous.model.family import count_flops, named_config
-from vitreous.report.compared import Cell, Compared, Trial
 from vitreous.studies.compare.cells import equal_epochs
 from vitreous.studies.compare.compare import choose_rates
-from vitreous.studies.compare.plan import CellKey, ModelSpeed, cells_of, check_fits, equal_flops, plan_comparison
-from vitreous.studies.compare.remarks import Judged, first_on_most, remarks
-from vitreous.studies.compare.request import CompareRequest, read_candidates
+from vitreous.studies.compare.plan import (
+    CellKey,
+    ModelSpeed,
+    cells_of,
+    check_fits,
+    equal_flops,
+    plan_comparison,
+    read_candidates,
+)
+from vitreous.studies.compare.remarks import remarks
+from vitreous.studies.compare.result import Cell, Compared, Trial, first_on_most
+from vitreous.studies.requests import CompareRequest
 from vitreous.training.deadline import Deadline, parse_budget
 
 REQUEST = CompareRequest("d.npz", models=("fast", "slow"), fractions=(0.1, 1.0), seeds=2, budget="1h")
@@ -196,7 +204,7 @@ def test_unequal_steps_are_told():
             for seed, count in enumerate(steps)
         ]
         model = Compared("a", "", 1, 1, (4, 4), True)
-        found = remarks([model], cells, [], Judged("test", False, 9, 9), None)
+        found = remarks([model], cells, [], None, split="test", held_out=False, total=9, measured=9)
         return [one for one in found if f"{min(steps)} " in one and f"{max(steps)} " in one]
 
     assert noted(100, 105, 109) == []
@@ -205,8 +213,10 @@ def test_unequal_steps_are_told():
 
 def test_images_that_cannot_be_read_are_not_blamed_on_the_time():
     cells = [Cell("a", 1.0, seed, "place", 1, 0.5, (0, 1), 98, None, None) for seed in (0, 1)]
-    (unreadable,) = remarks([], cells, [], Judged("test", False, 100, 100), None)
+    (unreadable,) = remarks([], cells, [], None, split="test", held_out=False, total=100, measured=100)
     assert "98 of 100" in unreadable
-    (in_time,) = remarks([], [replace(one, n=50) for one in cells], [], Judged("test", False, 100, 50), None)
+    (in_time,) = remarks(
+        [], [replace(one, n=50) for one in cells], [], None, split="test", held_out=False, total=100, measured=50
+    )
     assert "50" in in_time
     assert in_time.replace("50", "98") != unreadable

@@ -5,9 +5,8 @@ from PIL import Image
 
 from vitreous.data.opening import open_unlabelled
 from vitreous.distributed.meter import Cost
-from vitreous.report.rounds import Round, RoundScore
-from vitreous.studies.self_train.request import SelfTrainRequest
-from vitreous.studies.self_train.result import best_round, round_remarks
+from vitreous.studies.requests import SelfTrainRequest
+from vitreous.studies.self_train.result import Round, RoundScore, best_round, round_remarks
 
 
 def rounds(*accuracies, sizes=(5, 5, 5)):

@@ -11,10 +11,8 @@ from vitreous import UserError
 from vitreous.callbacks import Callbacks
 from vitreous.data.packed import ArraySource
 from vitreous.data.source import Data
-from vitreous.studies.compare.request import CompareRequest
 from vitreous.studies.folder import KINDS, StudyConfig, hold_study, open_study, read_study, write_result
-from vitreous.studies.self_train.request import SelfTrainRequest
-from vitreous.studies.transfer.request import TransferRequest
+from vitreous.studies.requests import CompareRequest, SelfTrainRequest, TransferRequest
 from vitreous.training.folder import DataIdentity
 
 REQUESTS = {

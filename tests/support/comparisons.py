@@ -2,7 +2,7 @@
 
 from vitreous.distributed.meter import Cost
 from vitreous.explain.analysis.bias_numbers import Bias, Effect, ReceptiveField, Shifts
-from vitreous.report.compared import Cell, Compared, Comparison, Trial
+from vitreous.studies.compare.result import Cell, Compared, Comparison, Trial
 
 CONV, PLAIN, DONE = "C+P/4@32", "P/4@32", "runs/<b>old"
 # With few images the convolutions are ahead by ten points, with all the two are level.

@@ -14,7 +14,9 @@ from vitreous.evaluation.classify import score_classes
 from vitreous.evaluation.intervals import Paired
 from vitreous.explain.weight_plots import WeightPlots
 from vitreous.report.page import Content, Example, Run, SplitScores, page, weight_figures
-from vitreous.report.rounds import DoubtfulImage, LikelyClass, Round, RoundLabels, RoundScore, SelfTrainingContent
+from vitreous.studies.requests import SelfTrainRequest
+from vitreous.studies.self_train.page import UncertainImage, self_training_page
+from vitreous.studies.self_train.result import Round, RoundLabels, RoundScore, SelfTrainResult
 from vitreous.weights.bundle import Bundle
 
 NASTY = ("<script>alert(1)</script>", "a & b \"quoted\" 'name'", "$x^2$", "猫と犬 🐈", "<b>bold", "long " * 40)
@@ -100,19 +102,20 @@ def self_training(name="colours", rounds=2):
     labels = RoundLabels(9, 1.5, {name: 4}, {name: 3}, {name: 6}, 2)
     score = RoundScore(9, 0.5, (0.2, 0.8), 1.0)
     done = [Round(k, name, name, 10**6, 9, score, None, labels if k else None, Cost(3.0)) for k in range(rounds)]
-    doubtful = DoubtfulImage(name, Image.new("RGB", (20, 20)), (LikelyClass(name, 0.6), LikelyClass(name, 0.4)), name)
-    words = dict.fromkeys(("name", "place", "labelled", "unlabelled", "kind"), name)
-    counts = dict.fromkeys(("labelled_count", "unlabelled_count", "duplicates", "doubtful_of", "changed_of"), 7)
-    return SelfTrainingContent(
-        **words,
-        **counts,
+    image = UncertainImage(name, Image.new("RGB", (20, 20)), ((name, 0.6), (name, 0.4)), name)
+    result = SelfTrainResult(
+        run=name,
+        bundle=name,
+        finished=True,
         classes=(name,),
+        labelled=7,
+        unlabelled=7,
+        duplicates=7,
         rounds=tuple(done),
         best=1,
-        confidence=0.3,
-        doubtful=(doubtful,),
-        changed=(doubtful,),
-        compared=1,
+        changed=7,
+        spent=Cost(),
         against_teacher=Paired("test", 98, 4, 12),
-        notes=(name,),
+        remarks=(name,),
     )
+    return self_training_page(name, name, SelfTrainRequest(name, name), result, 7, [image], [image], 1)

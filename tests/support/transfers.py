@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from vitreous.report.transferred import Absent, Task, TaskScore, TransferredModel, TransferResult
+from vitreous.studies.transfer.result import Absent, Task, TaskScore, TransferredModel, TransferResult
 
 
 def task(name, group):

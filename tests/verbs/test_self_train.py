@@ -24,12 +24,11 @@ from vitreous.data.source import split_validation
 from vitreous.distributed.meter import Cost
 from vitreous.distributed.world import World
 from vitreous.evaluation.intervals import Paired
-from vitreous.report.rounds import Round, RoundScore
+from vitreous.studies.requests import SelfTrainRequest
+from vitreous.studies.self_train import labelling
 from vitreous.studies.self_train import self_train as study
-from vitreous.studies.self_train import student
 from vitreous.studies.self_train.labelling import label_images
-from vitreous.studies.self_train.request import SelfTrainRequest
-from vitreous.studies.self_train.result import SelfTrainResult, read_self_training
+from vitreous.studies.self_train.result import Round, RoundScore, SelfTrainResult, read_self_training
 from vitreous.training.deadline import Deadline
 from vitreous.training.folder import source_digest
 from vitreous.training.recipes.supervised import recipe
@@ -295,7 +294,7 @@ def test_a_crash_while_labels_are_made_loses_nothing(place, whole, tmp_path, no_
             raise RuntimeError("the power is gone")
         return label_images(*args, **more)
 
-    for module in (student, study):
+    for module in (labelling, study):
         monkeypatch.setattr(module, "label_images", crash_once)
     for _ in range(3):
         with pytest.raises(RuntimeError):
@@ -437,7 +436,9 @@ def test_a_budget_is_divided_over_the_rounds(tmp_path):
     request = SelfTrainRequest("labelled", "unsorted", rounds=3, budget="100s")
     meter = SimpleNamespace(seconds=0.0)
     deadline = Deadline("100s", 3.0, meter, World())
-    context = student.SelfTrainContext(request, tmp_path, Runtime(0, World()), Callbacks(), None, None, 0, (), deadline)
+    context = labelling.SelfTrainContext(
+        tmp_path, Runtime(0, World()), Callbacks(), request, None, None, 0, (), deadline
+    )
     found = []
     for number, gone, earlier in ((0, 0.0, 0.0), (1, 30.0, 0.0), (2, 0.0, 60.0), (3, 95.0, 0.0)):
         meter.seconds = gone

@@ -30,9 +30,9 @@ from vitreous.inference.conversion import convert_model
 from vitreous.inference.engine_cache import EngineCache
 from vitreous.inference.engine_folder import Int8Accuracy
 from vitreous.inference.engines import TORCH, Variant
-from vitreous.report.transferred import TaskScore
 from vitreous.studies.transfer import finetuning, frozen, tasks
 from vitreous.studies.transfer import transfer as study
+from vitreous.studies.transfer.result import TaskScore
 from vitreous.training.folder import read_config
 from vitreous.training.recipes import supervised
 from vitreous.training.recipes.supervised import DatasetStats

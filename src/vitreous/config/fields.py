@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, is_dataclass
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from vitreous.arguments import check_value, shown
 from vitreous.errors import UserError
@@ -15,7 +15,7 @@ T = TypeVar("T")
 def from_fields(kind: type[T], values: Any, where: object) -> T:
     """The dataclass `kind` with these fields, as JSON keeps them; `where` is the file they are from.
 
-    JSON has lists for tuples, and for a field that is a dataclass itself its fields; where it may be one of several,
+    JSON has lists for tuples, of dataclasses too, and for a dataclass its fields; where it may be one of several,
     it is the one that has them. A value of another type than its field's, or a field that is unknown or missing, is a
     `UserError` that names it.
     """
@@ -40,4 +40,6 @@ def _value(hint: Any, value: Any, name: str) -> Any:
         having = [kind for kind in kinds if set(value) <= {item.name for item in fields(kind)}]  # one of several
         if kinds:
             return from_fields((having or kinds)[0], value, name)
+    if isinstance(value, list) and get_origin(hint) is tuple and is_dataclass(kind := get_args(hint)[0]):
+        return tuple(from_fields(kind, item, name) for item in value)  # type: ignore[arg-type]
     return check_value(value, hint, name)

@@ -10,23 +10,26 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from vitreous.callbacks import Callbacks
 from vitreous.config.fields import from_fields
+from vitreous.distributed.meter import Meter
 from vitreous.errors import UserError
 from vitreous.inputs import read_json, reason
 from vitreous.storage.files import is_unfinished, write_file, write_output
 from vitreous.storage.lock import LOCK, claim_folder
 from vitreous.storage.overwrite import GENERATOR
-from vitreous.studies.compare.request import CompareRequest
-from vitreous.studies.self_train.request import SelfTrainRequest
-from vitreous.studies.transfer.request import TransferRequest
+from vitreous.studies.requests import CompareRequest, SelfTrainRequest, TransferRequest
+from vitreous.training.deadline import Deadline
 from vitreous.training.folder import CONFIG, DataIdentity, folder_kind
-from vitreous.training.request import comparable, request_of
+from vitreous.training.labelled import Labelled
+from vitreous.training.request import FitRequest, comparable, request_of
 from vitreous.training.result import FitResult
+from vitreous.training.start import Runtime
+from vitreous.training.train import train
 
 StudyRequest = CompareRequest | TransferRequest | SelfTrainRequest
 
@@ -165,8 +168,26 @@ class StoppedError(Exception):
     """A training was stopped between two steps; the same study goes on with it."""
 
 
-def finished(result: FitResult) -> FitResult:
-    """The result of a training that has come to its end."""
-    if not result.finished:
-        raise StoppedError
-    return result
+@dataclass(frozen=True)
+class Study:
+    """What all trainings and measurements of a study are done with."""
+
+    folder: Path
+    runtime: Runtime
+    callbacks: Callbacks
+
+    def train(self, request: FitRequest, place: Path, method: Labelled) -> FitResult:
+        """The result of one training, which says nothing itself; `StoppedError` if it has not come to its end."""
+        quiet = replace(self.callbacks, message=lambda text: None, started=None)
+        result = train(request, place, self.runtime, quiet, method)
+        if not result.finished:
+            raise StoppedError
+        return result
+
+
+def open_deadline(budget: str | None, writing: float, runtime: Runtime, callbacks: Callbacks) -> Deadline | None:
+    """The clock of a whole study, from when the person began to wait; None without a budget.
+
+    writing: seconds that the page takes on two quiet cores.
+    """
+    return None if budget is None else Deadline(budget, writing, Meter(began=callbacks.started), runtime.world)

@@ -7,18 +7,15 @@ from typing import TYPE_CHECKING, ClassVar
 
 from vitreous.cli.terminal import print_wide, printable, table
 from vitreous.cli.verb import Verb, verb
-from vitreous.studies.compare.request import CompareRequest
-from vitreous.studies.self_train.request import SelfTrainRequest
-from vitreous.studies.transfer.request import TransferRequest
+from vitreous.studies.requests import CompareRequest, SelfTrainRequest, TransferRequest
 from vitreous.training.request import request_of
 from vitreous.verbs.fit import stopped_text
 from vitreous.verbs.options import StudyOptions
 
 if TYPE_CHECKING:
-    from vitreous.report.compared import Comparison, ComparisonRow
-    from vitreous.report.rounds import Round
-    from vitreous.report.transferred import TransferResult
-    from vitreous.studies.self_train.result import SelfTrainResult
+    from vitreous.studies.compare.result import Comparison, ComparisonRow
+    from vitreous.studies.self_train.result import Round, SelfTrainResult
+    from vitreous.studies.transfer.result import TransferResult
 
 
 @dataclass(frozen=True)
@@ -45,7 +42,7 @@ class Compare(StudyOptions, CompareRequest, Verb["Comparison"]):
         return compare(request_of(CompareRequest, self), folder, runtime, self.told, overwrite=self.overwrite)
 
     def show(self, result: Comparison) -> None:
-        from vitreous.report.compared import share_text
+        from vitreous.studies.compare.result import fraction_text
 
         if not result.finished:
             so_far = f" {result.out}/compare.html shows the {len(result.cells)} cells so far." if result.cells else ""
@@ -54,7 +51,7 @@ class Compare(StudyOptions, CompareRequest, Verb["Comparison"]):
         columns = ("model", "fraction#", "images#", "accuracy#", "95 % interval#", "training FLOPs#", "core-hours#")
         print_wide(table(columns, map(_compared, result.rows)), "")
         for fraction, verdict in result.verdicts.items():
-            what = "" if fraction is None else f"with {share_text(fraction)} of the images: "
+            what = "" if fraction is None else f"with {fraction_text(fraction)} of the images: "
             print(printable(f"{what}{verdict}"))
         for line in (*map(str, result.closing), *(f"note: {remark}" for remark in result.remarks)):
             print(printable(line))
@@ -63,12 +60,12 @@ class Compare(StudyOptions, CompareRequest, Verb["Comparison"]):
 
 
 def _compared(row: ComparisonRow) -> tuple[str, ...]:
-    from vitreous.report.compared import share_text
+    from vitreous.studies.compare.result import fraction_text
 
     spread = "" if row.accuracies.deviation is None else f" ± {100 * row.accuracies.deviation:.1f}"
     return (
         printable(row.model),
-        share_text(row.fraction),
+        fraction_text(row.fraction),
         "" if row.images is None else f"{row.images:,}",
         f"{100 * row.accuracies.mean:.1f}{spread} %",
         _interval(row.accuracies.interval),

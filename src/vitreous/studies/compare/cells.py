@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vitreous.callbacks import Callbacks
 from vitreous.config.overrides import as_texts
 from vitreous.config.train import Training
 from vitreous.data.source import Data, Source, Split, random_subset
@@ -23,19 +22,18 @@ from vitreous.inference.evaluation import measure_classifier
 from vitreous.inference.memory_needs import check_training_memory, choose_bias_batch
 from vitreous.inference.opening import open_classifier
 from vitreous.inputs import read_json
-from vitreous.report.compared import Cell, Trial
 from vitreous.storage.files import write_file
-from vitreous.studies.compare.plan import GRID, TRIAL, CellKey, ComparePlan
-from vitreous.studies.compare.request import Candidate, CompareRequest
-from vitreous.studies.folder import finished
-from vitreous.training.folder import RESULT, read_config
+from vitreous.studies.compare.plan import GRID, TRIAL, Candidate, CellKey, ComparePlan
+from vitreous.studies.compare.result import Cell, Trial
+from vitreous.studies.folder import Study
+from vitreous.studies.requests import CompareRequest
+from vitreous.training.folder import RESULT, read_config, training_to_json
 from vitreous.training.labelled import Labelled, SharedValidation
 from vitreous.training.loop import DivergedError
 from vitreous.training.request import FitRequest
 from vitreous.training.result import FitResult
-from vitreous.training.start import Runtime, choose_training, split_for
+from vitreous.training.start import choose_training, split_for
 from vitreous.training.step import StepSchedule, training_work
-from vitreous.training.train import train
 from vitreous.weights.bundle import Bundle, weights_digest
 
 RECIPE = "plain"  # the one recipe for every model: nothing in it can only be done by some networks
@@ -44,17 +42,16 @@ SPLIT_SEED = 0
 HELD_OUT = 0.1  # the fraction of the images that finished models are measured on, where the data are in no splits
 MEASURED, DIVERGED = "measured.json", "diverged.json"  # what a comparison adds to a run folder
 COUNTED_STEPS = 100  # steps over which the cost of one is averaged, as a keep schedule changes it on the way
+SHARED = ("objective", "augment", "optimizer", "batch_size", "ema", "whiten", "validation", "split_seed")
+"""Fields of a training that all cells have in common, but for the learning rate."""
 
 
 @dataclass(frozen=True)
-class CompareContext:
+class CompareContext(Study):
     """What all trainings of a comparison are done with."""
 
     request: CompareRequest
     data: Data
-    folder: Path
-    runtime: Runtime
-    callbacks: Callbacks
 
     def cell_place(self, key: CellKey, candidate: Candidate) -> Path:
         return self.folder / "cells" / candidate.folder / f"{key.fraction:g}" / f"seed-{key.seed}"
@@ -68,6 +65,26 @@ def check_training(context: CompareContext, candidate: Candidate) -> Training:
         raise UserError("validation=0: without validation images no learning rate can be chosen; leave it out.")
     check_training_memory(training, len(split_for(training, context.data).train), context.runtime.world)
     return training
+
+
+def shared_settings(trainings: Mapping[str, Training]) -> dict[str, Any]:
+    """How all models are trained; refused where the recipe would make a difference between them."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, training in trainings.items():
+        fields = training_to_json(training)
+        fields["optimizer"].pop("learning_rate")
+        found[name] = {"recipe": RECIPE, **{field: fields[field] for field in SHARED}}
+    if not found:
+        return {}
+    first, *others = found
+    for other in others:
+        if differing := [field for field in found[first] if found[first][field] != found[other][field]]:
+            sides = [trainings[name].model.image_size[0] for name in (first, other)]
+            raise UserError(
+                f"models: {first} looks at {sides[0]} pixels and {other} at {sides[1]}, for which the recipe has "
+                f"another {differing[0]}; give one image_size for all, or the same after each name's @."
+            )
+    return found[first]
 
 
 def unit_request(
@@ -135,27 +152,21 @@ def train_cell(
     request = unit_request(context, candidate, key.fraction, key.seed, overrides, **length)
     result = _train_unit(context, candidate, request, place, plan)
     n = plan.measured_images
-    cell = Cell(
-        model=key.model,
-        fraction=key.fraction,
-        seed=key.seed,
-        place=str(place),  # where it lies now; the folder may have been moved since
-        images=None,
-        accuracy=0.0,
-        interval=wilson(0, n),
-        n=n,
-        validation=None,
-        spent=None,
-        diverged=True,
-    )
     if result is None:  # it is counted as one that has none of the images right
-        return cell
-    found = _measure_cell(context, place, random_subset(measured_split(split)[1], SPLIT_SEED, n))
+        return Cell(*key, str(place), None, 0.0, wilson(0, n), n, None, None, diverged=True)
+    kept = place / MEASURED
+    if kept.exists():
+        found = ClassificationResult.from_json(read_json(kept))
+    else:
+        images = random_subset(measured_split(split)[1], SPLIT_SEED, n)
+        found = measure_model(context, open_classifier(place), images)
+        write_file(kept, json.dumps(found.to_json()) + "\n")
     saved = read_config(place)
     assert saved is not None
     optimizer = saved.training.optimizer
-    return replace(
-        cell,
+    return Cell(
+        *key,
+        place=str(place),  # where it lies now; the folder may have been moved since
         images=result.images,
         accuracy=found.top1,
         interval=found.top1_interval,
@@ -170,18 +181,7 @@ def train_cell(
             "steps": result.steps,
             "best_step": result.best_step,
         },
-        diverged=False,
     )
-
-
-def _measure_cell(context: CompareContext, place: Path, images: Source) -> ClassificationResult:
-    """How well a finished cell does; it is kept beside its weights."""
-    kept = place / MEASURED
-    if kept.exists():
-        return ClassificationResult.from_json(read_json(kept))
-    result = measure_model(context, open_classifier(place), images)
-    write_file(kept, json.dumps(result.to_json()) + "\n")
-    return result
 
 
 def measure_model(
@@ -208,9 +208,8 @@ def _train_unit(
         page=False,
         writing_seconds=1.0,
     )
-    quiet = replace(context.callbacks, message=lambda text: None, started=None)
     try:
-        return finished(train(request, place, context.runtime, quiet, method))
+        return context.train(request, place, method)
     except DivergedError as error:
         write_file(place / DIVERGED, json.dumps({"diverged": str(error)}) + "\n")
         return None

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from vitreous.callbacks import Callbacks
 from vitreous.config.fields import from_fields
+from vitreous.config.model import with_article
 from vitreous.config.train import Training
 from vitreous.data.duplicates import note_duplicates
 from vitreous.data.opening import open_dataset
 from vitreous.data.rng import balanced_order
 from vitreous.data.source import Source, Split, random_subset
-from vitreous.distributed.meter import Cost, Meter
+from vitreous.distributed.meter import Cost
 from vitreous.errors import UserError
 from vitreous.explain.analysis.bias_numbers import Bias
 from vitreous.inference.opening import open_classifier
 from vitreous.inference.speed import machine_features
 from vitreous.interrupt import Interrupted
-from vitreous.model.family import build_network
-from vitreous.report.compared import Cell, Comparison, Trial, share_text
-from vitreous.report.comparison import comparison_page
+from vitreous.model.family import build_network, count_flops, count_parameters
 from vitreous.studies.compare.cells import (
     SPLIT_SEED,
     CompareContext,
@@ -32,23 +31,28 @@ from vitreous.studies.compare.cells import (
     measure_model,
     measured_split,
     model_bias,
+    shared_settings,
     step_flops,
     train_cell,
     try_rate,
 )
+from vitreous.studies.compare.page import comparison_page
 from vitreous.studies.compare.plan import (
     GRID,
     MAX_BIAS_IMAGES,
     TRIAL,
+    Candidate,
     ComparePlan,
     ModelSpeed,
     cells_of,
     check_fits,
     plan_comparison,
+    read_candidates,
 )
-from vitreous.studies.compare.remarks import Judged, describe_model, first_on_most, remarks, shared_settings
-from vitreous.studies.compare.request import Candidate, CompareRequest, read_candidates
-from vitreous.studies.folder import StoppedError, StudyConfig, hold_study, open_study, write_result
+from vitreous.studies.compare.remarks import remarks
+from vitreous.studies.compare.result import Cell, Compared, Comparison, Trial, first_on_most, fraction_text
+from vitreous.studies.folder import StoppedError, StudyConfig, hold_study, open_deadline, open_study, write_result
+from vitreous.studies.requests import CompareRequest
 from vitreous.studies.timing import seconds_per_image, seconds_per_step
 from vitreous.training.deadline import Deadline
 from vitreous.training.folder import CONFIG, DataIdentity
@@ -68,27 +72,33 @@ def compare(
     """Train every model with every fraction of the images and every seed, or go on with that; say who is ahead."""
     candidates = read_candidates(request.models, request.image_size)
     request = replace(request, models=tuple(candidate.name for candidate in candidates))
-    deadline = _deadline(request, candidates, runtime, callbacks)
+    if request.budget is None and any(candidate.model is not None for candidate in candidates):
+        raise UserError("budget: none given; say how long everything may take, such as 10m or 2h.")
+    deadline = open_deadline(request.budget, WRITING_SECONDS, runtime, callbacks)
     data = note_duplicates(open_dataset(request.data))
     config = StudyConfig(request, {"data": DataIdentity.of(data)})
     saved = open_study(folder, config, {"data": str(request.data)}, (*GROWING, "budget"), overwrite=overwrite)
     if saved is not None:
         _check_growth(saved, request, folder)
-    context = CompareContext(request, data, folder, runtime, callbacks)
+    context = CompareContext(folder, runtime, callbacks, request, data)
     models = _open_models(context, candidates)
     plan = _settle(context, saved, models, deadline)
-    units: list[Unit] = []
+    trials, cells, biases = list[Trial](), list[Cell](), dict[str, Bias]()
     complete = False
     with hold_study(folder, "compare", saved, callbacks, overwrite):
         replace(config, plan={} if plan is None else asdict(plan)).write(folder)
         try:
-            for unit in _do_units(context, models, plan):
-                units.append(unit)
+            if plan is not None:
+                _say_plan(context, plan, models)
+                _try_rates(context, models, plan, trials)
+                _train_cells(context, models, plan, choose_rates(trials, models.trainings, plan), cells)
+            _measure_finished(context, models, plan, cells)
+            _measure_biases(context, models, plan, cells, biases)
             complete = True
         except (StoppedError, Interrupted):  # what is there by then is written
             pass
-        result = _result(context, models, plan, config.data["data"], units, complete)
-        if result.cells or complete:
+        result = _result(context, models, plan, config.data["data"], trials, cells, biases, complete)
+        if cells or complete:
             write_result(folder, "compare", result.to_json(), comparison_page(result))
     return result
 
@@ -109,17 +119,6 @@ class ComparedModels:
         return {one.name: one for one in self.candidates if one.name in self.trainings}
 
 
-@dataclass(frozen=True)
-class ModelBias:
-    """The inductive bias of one model."""
-
-    model: str
-    bias: Bias
-
-
-Unit = Trial | Cell | ModelBias  # what is done one after the other
-
-
 def _open_models(context: CompareContext, candidates: tuple[Candidate, ...]) -> ComparedModels:
     """Refuse a model that cannot be trained or measured here, before any is."""
     trainings = {one.name: check_training(context, one) for one in candidates if one.model is not None}
@@ -129,16 +128,6 @@ def _open_models(context: CompareContext, candidates: tuple[Candidate, ...]) -> 
     for bundle in finished.values():
         images.relabelled(bundle.labels)
     return ComparedModels(candidates, trainings, finished, shared_settings(trainings), split, images)
-
-
-def _deadline(
-    request: CompareRequest, candidates: Sequence[Candidate], runtime: Runtime, callbacks: Callbacks
-) -> Deadline | None:
-    if request.budget is not None:
-        return Deadline(request.budget, WRITING_SECONDS, Meter(began=callbacks.started), runtime.world)
-    if any(candidate.model is not None for candidate in candidates):
-        raise UserError("budget: none given; say how long everything may take, such as 10m or 2h.")
-    return None
 
 
 def _check_growth(saved: StudyConfig, request: CompareRequest, folder: Path) -> None:
@@ -164,9 +153,10 @@ def _settle(
     if deadline is None or not models.trainings:
         return before
     known = {} if before is None else before.image_seconds
-    new = [candidate.name for candidate in models.candidates if candidate.name not in known]
     limit = MAX_TIMED_STEP * deadline.seconds
-    speeds = {name: _measure_speed(context, models, name, limit) for name in new}
+    speeds = {
+        one.name: _measure_speed(context, models, one.name, limit) for one in models.candidates if one.name not in known
+    }
     if before is not None:
         for name in speeds.keys() & models.trainings.keys():
             check_fits(name, speeds[name], before, context.folder)
@@ -196,14 +186,14 @@ def _measure_speed(context: CompareContext, models: ComparedModels, name: str, l
     return ModelSpeed(image, step, step_flops(training, len(source)))
 
 
-def _say_plan(context: CompareContext, plan: ComparePlan, to_train: Mapping[str, Candidate]) -> None:
+def _say_plan(context: CompareContext, plan: ComparePlan, models: ComparedModels) -> None:
     say, request, trial = context.callbacks.message, context.request, f"{TRIAL * plan.cell_seconds:.3g} s"
-    keys = cells_of(list(to_train), request)
-    done = sum(is_done(context.cell_place(key, to_train[key.model])) for key in keys)
+    keys = cells_of(list(models.to_train), request)
+    done = sum(is_done(context.cell_place(key, models.to_train[key.model])) for key in keys)
     average = " on average" if request.equal == "flops" else ""
     say(f"{len(keys)} cells of {plan.cell_seconds:g} s each{average}{f' ({done} are finished)' if done else ''}.")
     say(
-        f"Before them, {len(to_train) * len(GRID)} trials of {trial} choose learning rates."
+        f"Before them, {len(models.to_train) * len(GRID)} trials of {trial} choose learning rates."
         if plan.tuned
         else f"There is no time to try learning rates (a trial of {trial} is too short for the slowest model): every "
         "model has the recipe's own."
@@ -216,38 +206,16 @@ def _say_plan(context: CompareContext, plan: ComparePlan, to_train: Mapping[str,
         say(f"Each cell trains with {plan.cell_flops:.3g} floating-point operations.")
 
 
-def _do_units(context: CompareContext, models: ComparedModels, plan: ComparePlan | None) -> Iterator[Unit]:
-    """All trials, cells, finished models and biases, in this order; those that are done already are only read."""
-    measured_images, cells = len(models.images), list[Cell]()
-    if plan is not None:
-        measured_images = plan.measured_images
-        _say_plan(context, plan, models.to_train)
-        trials = list[Trial]()
-        for trial in _try_rates(context, models, plan):
-            trials.append(trial)
-            yield trial
-        for cell in _train_cells(context, plan, models.to_train, choose_rates(trials, models.trainings, plan)):
-            cells.append(cell)
-            yield cell
-    for name, bundle in models.finished.items():
-        cells.append(
-            _measure_finished(context, name, bundle, random_subset(models.images, SPLIT_SEED, measured_images))
-        )
-        yield cells[-1]
-    yield from _measure_biases(context, models, cells, MAX_BIAS_IMAGES if plan is None else plan.bias_images)
-
-
-def _try_rates(context: CompareContext, models: ComparedModels, plan: ComparePlan) -> Iterator[Trial]:
-    number, of = 0, len(models.trainings) * len(GRID)
+def _try_rates(context: CompareContext, models: ComparedModels, plan: ComparePlan, trials: list[Trial]) -> None:
+    total = len(models.trainings) * len(GRID)
     for name, candidate in models.to_train.items() if plan.tuned else ():
         for rate in learning_rates(models.trainings[name]):
             trial, before = try_rate(context, candidate, rate, plan)
-            number += 1
+            trials.append(trial)
             if not before:
                 found = f"{trial.accuracy:.1%} of {trial.n:,} validation images, {trial.spent.seconds:.0f} s"
                 found = "diverged" if trial.diverged else found
-                context.callbacks.message(f"trial {number} of {of} ({name}, learning rate {rate:g}): {found}")
-            yield trial
+                context.callbacks.message(f"trial {len(trials)} of {total} ({name}, learning rate {rate:g}): {found}")
 
 
 def choose_rates(
@@ -268,53 +236,52 @@ def choose_rates(
 
 
 def _train_cells(
-    context: CompareContext, plan: ComparePlan, to_train: Mapping[str, Candidate], rates: Mapping[str, float]
-) -> Iterator[Cell]:
+    context: CompareContext, models: ComparedModels, plan: ComparePlan, rates: Mapping[str, float], cells: list[Cell]
+) -> None:
+    to_train, say = models.to_train, context.callbacks.message
     for name in to_train.keys() - rates.keys():
-        context.callbacks.message(f"{name}: diverged at every learning rate, so it is not trained further.")
+        say(f"{name}: diverged at every learning rate, so it is not trained further.")
     keys = cells_of([name for name in to_train if name in rates], context.request)
     for number, key in enumerate(keys, start=1):
-        candidate = to_train[key.model]
-        before = is_done(context.cell_place(key, candidate))
-        cell = train_cell(context, key, candidate, rates[key.model], plan)
+        before = is_done(context.cell_place(key, to_train[key.model]))
+        cell = train_cell(context, key, to_train[key.model], rates[key.model], plan)
+        cells.append(cell)
         if not before:
-            what = f"{key.model}, {share_text(key.fraction)} of the images, seed {key.seed}"
+            what = f"{key.model}, {fraction_text(key.fraction)} of the images, seed {key.seed}"
             found = f"{cell.accuracy:.1%} of {cell.n:,} images, {cell.settings.get('steps', 0):,} steps"
             found = "diverged" if cell.spent is None else f"{found}, {cell.spent.seconds:.0f} s"
-            context.callbacks.message(f"cell {number} of {len(keys)} ({what}): {found}")
-        yield cell
+            say(f"cell {number} of {len(keys)} ({what}): {found}")
 
 
-def _measure_finished(context: CompareContext, name: str, bundle: Bundle, images: Source) -> Cell:
-    found = measure_model(context, bundle, images)
-    context.callbacks.message(f"{name}: {found.top1:.1%} of {found.n:,} images")
-    spent = bundle.info.get("spent")
-    return Cell(
-        model=name,
-        fraction=None,
-        seed=None,
-        place=name,
-        images=None,
-        accuracy=found.top1,
-        interval=found.top1_interval,
-        n=found.n,
-        validation=None,
-        spent=Cost(**spent) if isinstance(spent, dict) else None,
-    )
+def _measure_finished(
+    context: CompareContext, models: ComparedModels, plan: ComparePlan | None, cells: list[Cell]
+) -> None:
+    images = random_subset(models.images, SPLIT_SEED, len(models.images) if plan is None else plan.measured_images)
+    for name, bundle in models.finished.items():
+        found = measure_model(context, bundle, images)
+        context.callbacks.message(f"{name}: {found.top1:.1%} of {found.n:,} images")
+        spent = bundle.info.get("spent")
+        cost = Cost(**spent) if isinstance(spent, dict) else None
+        cells.append(Cell(name, None, None, name, None, found.top1, found.top1_interval, found.n, None, cost))
 
 
 def _measure_biases(
-    context: CompareContext, models: ComparedModels, cells: Sequence[Cell], count: int
-) -> Iterator[ModelBias]:
+    context: CompareContext,
+    models: ComparedModels,
+    plan: ComparePlan | None,
+    cells: Sequence[Cell],
+    biases: dict[str, Bias],
+) -> None:
     """Of each model's first training on most images, and of the finished ones: on so many images of all classes alike,
     the same for all; none where there is no time for any."""
+    count = MAX_BIAS_IMAGES if plan is None else plan.bias_images
     chosen = {cell.model: cell for cell in first_on_most(cells)} if count else {}
-    some = models.images.subset(balanced_order(models.images.labels, SPLIT_SEED)[:count])
+    images = models.images.subset(balanced_order(models.images.labels, SPLIT_SEED)[:count])
     for one in models.candidates:  # in their order, and so in their colours
         if one.name in chosen:
             bundle = open_classifier(chosen[one.name].place)  # its network may be moved, and follows gradients
             kept = context.folder / "bias" / f"{one.folder}.json"
-            yield ModelBias(one.name, model_bias(bundle, some, kept, context.runtime.workers))
+            biases[one.name] = model_bias(bundle, images, kept, context.runtime.workers)
 
 
 def _result(
@@ -322,25 +289,38 @@ def _result(
     models: ComparedModels,
     plan: ComparePlan | None,
     identity: DataIdentity,
-    units: Sequence[Unit],
+    trials: Sequence[Trial],
+    cells: Sequence[Cell],
+    biases: dict[str, Bias],
     complete: bool,
 ) -> Comparison:
+    """What there is so far."""
     request, data = context.request, context.data
-    trials = [unit for unit in units if isinstance(unit, Trial)]
-    cells = [unit for unit in units if isinstance(unit, Cell)]
     rates = choose_rates(trials, models.trainings, plan)
     configs = {name: training.model for name, training in models.trainings.items()}
     configs |= {name: bundle.model.config for name, bundle in models.finished.items()}
-    described = tuple(
-        describe_model(one.name, configs[one.name], one.name in models.trainings, rates.get(one.name))
-        for one in models.candidates
+    compared = tuple(
+        Compared(
+            name,
+            with_article(configs[name].describe()),
+            count_parameters(configs[name]),
+            count_flops(configs[name]),
+            configs[name].image_size,
+            name in models.trainings,
+            rates.get(name),
+        )
+        for name in (one.name for one in models.candidates)
     )
     settled = {} if plan is None else {name: getattr(plan, name) for name in SETTLED}
-    judged = Judged(
-        models.split,
-        models.split not in data.splits,
-        len(models.images),
-        len(models.images) if plan is None else plan.measured_images,
+    found = remarks(
+        compared,
+        cells,
+        trials,
+        plan,
+        split=models.split,
+        held_out=models.split not in data.splits,
+        total=len(models.images),
+        measured=len(models.images) if plan is None else plan.measured_images,
     )
     return Comparison(
         out=str(context.folder),
@@ -355,10 +335,10 @@ def _result(
         cell_seconds=None if plan is None else plan.cell_seconds,
         cell_flops=None if plan is None else plan.cell_flops,
         settings=models.settings and {**models.settings, **settled},
-        models=described,
+        models=compared,
         cells=tuple(cells),
         tried=tuple(trials),
         machine=machine_features(context.runtime.device),
-        remarks=(*data.notes, *remarks(described, cells, trials, judged, plan)),
-        biases={unit.model: unit.bias for unit in units if isinstance(unit, ModelBias)},
+        remarks=(*data.notes, *found),
+        biases=biases,
     )

@@ -6,13 +6,17 @@ floating-point operations; so do cells that are added later.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
+from typing import NamedTuple
 
+from vitreous.config.overrides import parse_overrides
 from vitreous.errors import UserError
-from vitreous.studies.compare.request import CompareRequest
+from vitreous.model.family import check_one_size, named_config
+from vitreous.studies.requests import CompareRequest
 from vitreous.training.deadline import MARGIN, Deadline, format_budget
 
 GRID = (0.3, 1.0, 3.0)  # factors of the recipe's learning rate that are tried for every model
@@ -31,7 +35,57 @@ MIN_BIAS_IMAGES, MAX_BIAS_IMAGES = 16, 200  # fewer say little, more hardly chan
 
 
 @dataclass(frozen=True)
-class CellKey:
+class Candidate:
+    """One model of a comparison."""
+
+    name: str  # as the person wrote it
+    model: str | None  # the preset to train; None for a finished model
+    overrides: dict[str, str] = field(default_factory=dict)
+    """Fields of its configuration that were set otherwise, such as {"model.window": "3"}."""
+
+    @property
+    def folder(self) -> str:
+        return re.sub(r"[^\w.+@=-]", "_", self.name.strip("/").replace("/", "-"))
+
+
+def read_candidates(models: Sequence[str | Path], image_size: int | None) -> tuple[Candidate, ...]:
+    """The models, each once: presets such as "Ti/16", with fields as in "P/4@32:attention=axial", or paths."""
+    if not models:
+        raise UserError("models: none given; name some, such as Ti/16 and bit-r50x1, or give paths of runs or bundles.")
+    found = [_read_candidate(str(model), image_size) for model in models]
+    folders = [candidate.folder for candidate in found]
+    for candidate in found:
+        if folders.count(candidate.folder) > 1:
+            raise UserError(f"models: {candidate.name} is given twice; name each model once.")
+    return tuple(found)
+
+
+def _read_candidate(text: str, image_size: int | None) -> Candidate:
+    if not text.strip():
+        raise UserError("models: an empty name; give names and paths with single commas between them.")
+    try:
+        if Path(text).exists():
+            return Candidate(str(Path(text)), None)
+    except (OSError, ValueError):  # too long a name, or a null byte
+        pass
+    name, *settings = text.split(":")
+    try:
+        config = named_config(name)
+    except UserError as error:
+        if text.startswith("hf:"):
+            return Candidate(text, None)
+        raise UserError(
+            f"{str(error).rstrip('.?')}, or the path of a run or a bundle; nothing lies at {text}."
+        ) from None
+    check_one_size(name, image_size)
+    overrides = {f"model.{field}": value for field, value in parse_overrides(settings).items()}
+    for change in overrides:
+        if not hasattr(config, change.removeprefix("model.")):
+            raise UserError(f"model {text!r}: {name} has no field {change.removeprefix('model.')!r}; leave it out.")
+    return Candidate(text, name, overrides)
+
+
+class CellKey(NamedTuple):
     """Which training."""
 
     model: str

@@ -2,73 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Sequence
 
-from vitreous.config.model import ModelConfig, with_article
-from vitreous.config.train import Training
 from vitreous.data.source import Split
-from vitreous.errors import UserError
-from vitreous.model.family import count_flops, count_parameters
-from vitreous.report.compared import Cell, Compared, Trial, share_text
-from vitreous.studies.compare.cells import RECIPE
 from vitreous.studies.compare.plan import GRID, ComparePlan
-from vitreous.training.folder import training_to_json
-
-SHARED = ("objective", "augment", "optimizer", "batch_size", "ema", "whiten", "validation", "split_seed")
-"""Fields of a training that all cells have in common, but for the learning rate."""
+from vitreous.studies.compare.result import Cell, Compared, Trial, fraction_text
 
 STEPS_APART = 1.1  # times as many steps as with another seed are worth a remark
-
-
-@dataclass(frozen=True)
-class Judged:
-    """What accuracies are of."""
-
-    split: Split
-    held_out: bool  # whether they are part of what the data have for training
-    there: int  # images of the split
-    images: int  # of these, how many are measured
-
-
-def describe_model(name: str, config: ModelConfig, trained: bool, learning_rate: float | None) -> Compared:
-    counts = count_parameters(config), count_flops(config)
-    return Compared(name, with_article(config.describe()), *counts, config.image_size, trained, learning_rate)
-
-
-def shared_settings(trainings: Mapping[str, Training]) -> dict[str, Any]:
-    """How all models are trained; refused where the recipe would make a difference between them."""
-    found: dict[str, dict[str, Any]] = {}
-    for name, training in trainings.items():
-        fields = training_to_json(training)
-        fields["optimizer"].pop("learning_rate")
-        found[name] = {"recipe": RECIPE, **{field: fields[field] for field in SHARED}}
-    if not found:
-        return {}
-    first, *others = found
-    for other in others:
-        if differing := [field for field in found[first] if found[first][field] != found[other][field]]:
-            sides = [trainings[name].model.image_size[0] for name in (first, other)]
-            raise UserError(
-                f"models: {first} looks at {sides[0]} pixels and {other} at {sides[1]}, for which the recipe has "
-                f"another {differing[0]}; give one image_size for all, or the same after each name's @."
-            )
-    return found[first]
 
 
 def remarks(
     models: Sequence[Compared],
     cells: Sequence[Cell],
     trials: Sequence[Trial],
-    judged: Judged,
     plan: ComparePlan | None,
+    *,
+    split: Split,
+    held_out: bool,
+    total: int,
+    measured: int,
 ) -> Iterator[str]:
+    """What a reader should beware of.
+
+    split: what accuracies are of, a part of what the data have for training if `held_out`; of its `total` images so
+        many are `measured`.
+    """
     trained, finished = ([m for m in models if m.trained is kind] for kind in (True, False))
-    if judged.split != "test":
+    if split != "test":
         where = (
-            f"{judged.there:,} of the images that were set aside at random, the same for all"
-            if judged.held_out
+            f"{total:,} of the images that were set aside at random, the same for all"
+            if held_out
             else "the validation images"
         )
         chose = ", which also chose the weights and the learning rates: expect somewhat less on new ones" * bool(
@@ -85,16 +48,16 @@ def remarks(
         if len(rates) == len(GRID) and model.learning_rate in (min(rates), max(rates)):
             end = "lowest" if model.learning_rate == min(rates) else "highest"
             yield f"{model.name}: the {end} learning rate that was tried, {model.learning_rate:g}, was the best."
-    if judged.images < judged.there:
+    if measured < total:
         yield (
-            f"The time was too short to measure all {judged.there:,} images: all models are measured on the same "
-            f"{judged.images:,}, chosen at random."
+            f"The time was too short to measure all {total:,} images: all models are measured on the same "
+            f"{measured:,}, chosen at random."
         )
-    if unread := [cell for cell in cells if not cell.diverged and cell.n < judged.images]:
+    if unread := [cell for cell in cells if not cell.diverged and cell.n < measured]:
         least = min(cell.n for cell in unread)
         yield (
             f"In {len(unread)} of {len(cells)} cells some images could not be read and were left out: {least:,} of "
-            f"{judged.images:,} are left."
+            f"{measured:,} are left."
         )
     if plan is not None and not plan.tuned:
         yield "The time was too short to try learning rates: every model was trained with the recipe's own."
@@ -113,8 +76,8 @@ def _unequal_steps(models: Sequence[Compared], cells: Sequence[Cell]) -> Iterato
             steps = [int(cell.settings["steps"]) for cell in own if "steps" in cell.settings]
             if steps and max(steps) > STEPS_APART * min(steps):
                 yield (
-                    f"{model.name}, {share_text(fraction)} of the images: {min(steps):,} to {max(steps):,} steps, as "
-                    "the machine was not equally fast for all seeds."
+                    f"{model.name}, {fraction_text(fraction)} of the images: {min(steps):,} to {max(steps):,} steps, "
+                    "as the machine was not equally fast for all seeds."
                 )
 
 
@@ -129,16 +92,6 @@ def _diverged(models: Sequence[Compared], cells: Sequence[Cell], trials: Sequenc
     for cell in cells:
         if cell.diverged:
             yield (
-                f"{cell.model}, {share_text(cell.fraction)} of the images, seed {cell.seed}: the training diverged; "
+                f"{cell.model}, {fraction_text(cell.fraction)} of the images, seed {cell.seed}: the training diverged; "
                 "it counts as one with no image right."
             )
-
-
-def first_on_most(cells: Sequence[Cell]) -> list[Cell]:
-    """Of each model the first training on most images that did not diverge, or the finished model itself."""
-    largest = max((cell.fraction for cell in cells if cell.fraction is not None), default=None)
-    found: dict[str, Cell] = {}
-    for cell in sorted(cells, key=lambda cell: cell.seed or 0):
-        if cell.fraction in (largest, None) and not cell.diverged:
-            found.setdefault(cell.model, cell)
-    return list(found.values())

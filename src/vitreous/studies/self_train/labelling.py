@@ -1,4 +1,4 @@
-"""A teacher's labels of images without any: how they are made, and how they are kept.
+"""A teacher's labels of images without any: how they are made and kept, and the data that a student learns from.
 
 A folder of labels has labels.csv, one line per image that a person or `fit` can read, and labels.safetensors with all
 probabilities, which is what students learn from. Letters: n images, K classes.
@@ -17,10 +17,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vitreous.callbacks import Callbacks
 from vitreous.data.batch import Rows
 from vitreous.data.folder import FolderSource
-from vitreous.data.pseudo_labels import Choice
-from vitreous.data.source import Labels, Probabilities, Source, random_subset
+from vitreous.data.pseudo_labels import Choice, choose_labels
+from vitreous.data.source import Data, JoinedSource, Labels, Probabilities, Source, random_subset
+from vitreous.errors import UserError
 from vitreous.evaluation.calibration import fit_temperature
 from vitreous.inputs import as_text, read_json
 from vitreous.memory import check_memory
@@ -28,9 +30,18 @@ from vitreous.model.family import inference_batch
 from vitreous.model.predictions import class_probabilities, predicted_class
 from vitreous.storage.files import new_folder, write_tensors
 from vitreous.storage.manifest import check_manifest
-from vitreous.training.teaching.teacher import Teacher, ask
+from vitreous.studies.folder import Study
+from vitreous.studies.requests import SelfTrainRequest
+from vitreous.training.deadline import Deadline
+from vitreous.training.request import FitRequest
+from vitreous.training.teaching.teacher import Teacher, ask, open_teacher
+from vitreous.training.train import TrainingContext
 from vitreous.weights.reading import read_safetensors
 
+MIN_LABELLED = 1 / 15
+"""The least fraction of images that a person labelled: with fewer they come several times. The paper's batches have 14
+unlabelled images for each labelled one."""
+LABELLING = 0.3  # the fraction of a round's time after which the teacher labels no more images
 TABLE, TENSORS, METADATA = "labels.csv", "labels.safetensors", "labels.json"
 COLUMNS = ("path", "label", "probability", "second", "second_probability", "taken", "changed", "before")
 
@@ -42,7 +53,7 @@ class Labelling:
     index: Labels
     """(n,) which images of the source these are, in rising order; those that could not be read are missing."""
     probabilities: Probabilities  # (n, K)
-    temperature: float  # by which the teacher's scores were divided, fitted to the validation images; 1 without any
+    temperature: float  # by which the teacher's logits were divided, fitted to the validation images; 1 without any
     asked: int  # images of the source that there was time to look at
 
     @property
@@ -75,17 +86,17 @@ class Labelling:
 def ask_teacher(
     teacher: Teacher, source: Source, workers: int, late: Callable[[], bool] = lambda: False
 ) -> tuple[Tensor, Tensor]:
-    """(n, K) scores and (n,) labels of the images that can be read, as evaluation sees them.
+    """(n, K) logits and (n,) labels of the images that can be read, as evaluation sees them.
 
     late: asked after each batch whether it is time to stop.
     """
-    scores, index = Rows(len(source)), Rows(len(source))
+    logits, index = Rows(len(source)), Rows(len(source))
     for numbers, found in ask(teacher, source, teacher.logits, workers):
         index.add(numbers)
-        scores.add(found)
+        logits.add(found)
         if late():
             break
-    return scores.all(), torch.from_numpy(source.labels)[index.all()]
+    return logits.all(), torch.from_numpy(source.labels)[index.all()]
 
 
 def label_images(
@@ -159,9 +170,11 @@ def _table(
     for row, shares in enumerate(labelling.probabilities):
         first, second = np.argsort(-shares, kind="stable")[:2].tolist()
         earlier_label = "" if before[row] < 0 else classes[before[row]]
+        index = int(labelling.index[row])  # of a file the whole path, so that the list can be read from anywhere
+        name = str(source.path(index).absolute()) if isinstance(source, FolderSource) else source.name(index)
         table.writerow(
             [
-                as_text(_path(source, int(labelling.index[row]))),
+                as_text(name),
                 classes[first],
                 f"{shares[first]:.4f}",
                 classes[second],
@@ -174,6 +187,89 @@ def _table(
     return written.getvalue()
 
 
-def _path(source: Source, index: int) -> str:
-    """The whole path of a file, so that the list can be read from anywhere."""
-    return str(source.path(index).absolute()) if isinstance(source, FolderSource) else source.name(index)
+@dataclass(frozen=True)
+class SelfTrainContext(Study):
+    """What all rounds are done with."""
+
+    request: SelfTrainRequest
+    labelled: Data
+    """Split as all rounds have it: with its val split, and of the training images the fraction that is learned."""
+    unlabelled: Source
+    duplicates: int  # unlabelled images that were left out, as they are among the labelled ones
+    notes: tuple[str, ...]
+    deadline: Deadline | None
+
+    def round_place(self, number: int) -> Path:
+        return self.folder / f"round-{number}"
+
+    def labels_place(self, number: int) -> Path:
+        """The labels that the teacher of a round gave."""
+        return self.folder / "labels" / f"round-{number}"
+
+    def earlier_labels(self, number: int) -> Path | None:
+        """Those of the round before; the first two rounds have none."""
+        return self.labels_place(number - 1) if number > 1 else None
+
+
+def student_data(context: SelfTrainContext, training: TrainingContext[FitRequest], number: int) -> Data:
+    """The labelled images, and those of the others whose label is taken."""
+    request, classes, labels = context.request, context.labelled.classes, context.labels_place(number)
+    labelling = read_labels(labels)
+    if labelling is None:
+        teacher = open_teacher(context.round_place(number - 1), classes, context.runtime.device)
+        training.callbacks.message(f"The teacher of round {number} labels {len(context.unlabelled):,} images.")
+        deadline = training.deadline
+        labelling = label_images(
+            teacher,
+            context.unlabelled,
+            context.labelled.splits.get("val"),
+            seed=training.request.seed,
+            workers=context.runtime.workers,
+            late=lambda: deadline is not None and deadline.now() > LABELLING * deadline.seconds,
+        )
+    choice = choose_labels(labelling.probabilities, confidence=request.confidence, each=request.per_class)
+    if not choice.repeats.any():
+        raise UserError(
+            f"confidence={request.confidence:g}: the teacher is not as confident of any of {len(labelling.index):,} "
+            "images; write to another folder with a lower confidence (teacher="
+            f"{str(context.round_place(number - 1))!r} need not be trained again), or label more images."
+        )
+    if not labels.is_dir():
+        before = context.earlier_labels(number)
+        earlier = None if before is None else read_labels(before)
+        write_labels(labels, labelling, context.unlabelled, classes, choice=choice, earlier=earlier)
+    _say_labels(context, training.callbacks, labelling, choice)
+    return Data({**context.labelled.splits, "train": _join(context, labelling, choice)}, classes)
+
+
+def _say_labels(context: SelfTrainContext, callbacks: Callbacks, labelling: Labelling, choice: Choice) -> None:
+    classes, total = context.labelled.classes, len(context.unlabelled)
+    if labelling.asked < total:
+        callbacks.message(
+            f"There was time to label {labelling.asked:,} of {total:,} images, chosen at random; a longer budget would "
+            "label them all."
+        )
+    if unreadable := labelling.asked - len(labelling.index):
+        callbacks.message(f"{unreadable:,} images of {context.request.unlabelled} cannot be read, and have no label.")
+    callbacks.message(
+        f"{int((choice.repeats > 0).sum()):,} of {len(labelling.index):,} labels are taken, {choice.each:,} of each "
+        f"class at most; with copies for rare classes {len(choice.rows):,}."
+    )
+    if none := [classes[label] for label in np.flatnonzero(choice.confident == 0)]:
+        more = f" and {len(none) - 1} more" if len(none) > 1 else ""
+        callbacks.message(f"No image is surely {none[0]}{more}: of these the student sees labelled ones only.")
+
+
+def _join(context: SelfTrainContext, labelling: Labelling, choice: Choice) -> Source:
+    """Labelled images, often enough to count, then the others, each as often as it is taken."""
+    rows = choice.rows
+    train, classes = context.labelled.train, context.labelled.classes
+    times = max(1, int(np.ceil(MIN_LABELLED / (1 - MIN_LABELLED) * len(rows) / len(train))))
+    again = train.subset(np.tile(np.arange(len(train)), times))
+    labels = np.concatenate([again.labels, choice.labels[rows]])
+    soft: Probabilities | None = None
+    if context.request.labels == "soft":
+        certain = np.eye(len(classes), dtype=np.float32)[again.labels]
+        soft = np.concatenate([certain, labelling.probabilities[rows]])
+    others = context.unlabelled.subset(labelling.index[rows])
+    return JoinedSource([again, others], labels, classes, soft)

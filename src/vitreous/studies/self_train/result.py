@@ -1,33 +1,66 @@
-"""What a self-training came to: each round, which of them is kept, and the page with images to look at by hand."""
+"""What a self-training came to: each round, which of them is kept, and what to beware of."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from vitreous.data.decode import ImageError
+from vitreous.config.fields import from_fields
 from vitreous.data.pseudo_labels import choose_labels
-from vitreous.data.source import Labels, Source
 from vitreous.distributed.meter import Cost
 from vitreous.errors import UserError
+from vitreous.evaluation.classify import ClassificationResult
 from vitreous.evaluation.intervals import Paired
 from vitreous.inputs import read_json
 from vitreous.model.family import count_parameters
-from vitreous.report.rounds import DoubtfulImage, LikelyClass, Round, RoundLabels, RoundScore, SelfTrainingContent
-from vitreous.report.self_training import SIDE, self_training_page
-from vitreous.studies.self_train.labelling import Labelling, read_labels
-from vitreous.studies.self_train.request import SelfTrainRequest
+from vitreous.studies.requests import SelfTrainRequest
+from vitreous.studies.self_train.labelling import read_labels
 from vitreous.training.folder import RESULT, read_config
 from vitreous.training.result import FitResult
 from vitreous.weights.bundle import load_bundle
 
-SHOWN_IMAGES = 24  # of each kind on the page
-SHOWN_CLASSES = 3  # that are named for each image
+
+@dataclass(frozen=True)
+class RoundScore:
+    """How many of n images were right; the round's own result.json says more."""
+
+    n: int
+    accuracy: float
+    interval: tuple[float, float]  # Wilson's, 95 %
+    loss: float
+
+    @staticmethod
+    def of(result: ClassificationResult | None) -> RoundScore | None:
+        return None if result is None else RoundScore(result.n, result.top1, result.top1_interval, result.loss)
+
+
+@dataclass(frozen=True)
+class RoundLabels:
+    """The labels that a round's teacher gave, and those that its student learned from."""
+
+    looked_at: int  # images that were read and labelled
+    temperature: float  # by which the teacher's logits were divided, fitted to the validation images
+    sure: dict[str, int]  # of each class, labels that were confident enough
+    taken: dict[str, int]  # of each class, different images that were taken
+    with_copies: dict[str, int]  # the same, each as often as it comes in an epoch
+    changed: int | None  # labels that the round before had otherwise; None in the first
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round: a teacher (round 0) or a student, and how well it does."""
+
+    number: int
+    run: str
+    model: str
+    parameters: int
+    images: int  # that it learned from in an epoch, copies included; 0 of a teacher that was given
+    validation: RoundScore | None
+    test: RoundScore | None
+    labels: RoundLabels | None  # None for the first teacher
+    spent: Cost
 
 
 @dataclass(frozen=True)
@@ -63,20 +96,16 @@ def read_self_training(folder: Path) -> SelfTrainResult:
     path = folder / RESULT
     try:
         fields = read_json(path)
-        rounds = tuple(
-            replace(one, run=str(folder / f"round-{one.number}")) for one in map(Round.from_json, fields["rounds"])
-        )
-        paired = fields["against_teacher"]
-        found = {name: fields[name] for name in SelfTrainResult.__dataclass_fields__}
-        found |= {"run": str(folder), "bundle": str(folder / "bundle"), "rounds": rounds}
-        found |= {"spent": Cost(**fields["spent"]), **{name: tuple(fields[name]) for name in ("classes", "remarks")}}
-        if paired is not None:
-            found["against_teacher"] = Paired(**{name: paired[name] for name in Paired.__dataclass_fields__})
-        return SelfTrainResult(**found)
-    except (KeyError, TypeError):
+        known = {name: fields[name] for name in SelfTrainResult.__dataclass_fields__}
+        if known["against_teacher"] is not None:
+            known["against_teacher"].pop("chose_the_round")
+        found = from_fields(SelfTrainResult, known, path)
+    except (KeyError, TypeError, AttributeError, UserError):
         raise UserError(
             f"{path}: damaged, or of an older vitreous; delete it and repeat the command: what is trained is kept."
         ) from None
+    rounds = tuple(replace(one, run=str(folder / f"round-{one.number}")) for one in found.rounds)
+    return replace(found, run=str(folder), bundle=str(folder / "bundle"), rounds=rounds)
 
 
 def describe_round(
@@ -135,11 +164,10 @@ def round_remarks(rounds: tuple[Round, ...], best: int, given: bool) -> tuple[st
     found = []
     students = [one for one in rounds[1:] if one.validation is not None]
     if given and not best and students:
-        student = max(students, key=lambda one: (one.validation.accuracy if one.validation else 0.0, one.number))
         found.append(
             "The teacher that was given is kept: no student was better on the validation images. If it has learned "
             "from these images before, its accuracy on them says nothing; the best student is round "
-            f"{student.number}."
+            f"{best_round(tuple(students))}."
         )
     found += (
         f"The student of round {one.number} is smaller than its teacher ({one.model} after {before.model}); Noisy "
@@ -148,61 +176,3 @@ def round_remarks(rounds: tuple[Round, ...], best: int, given: bool) -> tuple[st
         if one.parameters < before.parameters
     )
     return tuple(found)
-
-
-def rounds_page(
-    folder: Path,
-    request: SelfTrainRequest,
-    result: SelfTrainResult,
-    source: Source,
-    final: Labelling,
-    earlier: Labelling | None,
-    compared: int | None,
-) -> str:
-    """The page.
-
-    final: what the kept model predicts of the unlabelled images of `source`; earlier: what the teacher of the round
-        `compared` predicted, if another one did.
-    """
-    changed = final.changed(earlier)
-    most_confident = changed[np.argsort(-final.margins()[changed], kind="stable")]
-    uncertain = np.argsort(final.margins(), kind="stable")
-    content = SelfTrainingContent(
-        name=folder.resolve().name,
-        place=str(folder),
-        labelled=str(request.labelled),
-        unlabelled=str(request.unlabelled),
-        classes=result.classes,
-        rounds=result.rounds,
-        best=result.best,
-        confidence=request.confidence,
-        kind=request.labels,
-        labelled_count=result.labelled,
-        unlabelled_count=result.unlabelled,
-        duplicates=result.duplicates,
-        doubtful=tuple(_shown(uncertain, final, earlier, source, result.classes)),
-        doubtful_of=len(final.index),
-        changed=tuple(_shown(most_confident, final, earlier, source, result.classes)),
-        changed_of=len(changed),
-        compared=compared,
-        against_teacher=result.against_teacher,
-        notes=result.remarks,
-    )
-    return self_training_page(content)
-
-
-def _shown(
-    rows: Labels, final: Labelling, earlier: Labelling | None, source: Source, classes: tuple[str, ...]
-) -> Iterable[DoubtfulImage]:
-    """The first of these images, with the classes that they may be of."""
-    before = final.before(earlier)
-    for row in rows[:SHOWN_IMAGES].tolist():
-        index, probabilities = int(final.index[row]), final.probabilities[row]
-        try:
-            image = source.read(index, at_least=SIDE)
-        except ImageError:  # damaged since it was labelled
-            continue
-        best = np.argsort(-probabilities, kind="stable")[:SHOWN_CLASSES].tolist()
-        candidates = tuple(LikelyClass(classes[k], float(probabilities[k])) for k in best)
-        other = before[row] >= 0 and before[row] != best[0]
-        yield DoubtfulImage(source.name(index), image, candidates, classes[before[row]] if other else None)

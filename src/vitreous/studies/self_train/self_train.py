@@ -28,21 +28,28 @@ from vitreous.evaluation.intervals import Paired
 from vitreous.inference.memory_needs import check_training_memory
 from vitreous.inference.opening import open_classifier
 from vitreous.model.predictions import is_right
-from vitreous.report.rounds import Round
 from vitreous.storage.files import new_folder, write_file
 from vitreous.storage.manifest import MANIFEST
-from vitreous.studies.folder import StudyConfig, hold_study, open_study, read_study, write_result
-from vitreous.studies.self_train.labelling import Labelling, ask_teacher, label_images, read_labels, write_labels
-from vitreous.studies.self_train.request import SelfTrainRequest
+from vitreous.studies.folder import StudyConfig, hold_study, open_deadline, open_study, read_study, write_result
+from vitreous.studies.requests import SelfTrainRequest
+from vitreous.studies.self_train.labelling import (
+    Labelling,
+    SelfTrainContext,
+    ask_teacher,
+    label_images,
+    read_labels,
+    student_data,
+    write_labels,
+)
+from vitreous.studies.self_train.page import rounds_page
 from vitreous.studies.self_train.result import (
+    Round,
     SelfTrainResult,
     best_round,
     describe_round,
     read_self_training,
     round_remarks,
-    rounds_page,
 )
-from vitreous.studies.self_train.student import SelfTrainContext, train_student
 from vitreous.training.deadline import Deadline
 from vitreous.training.folder import REPORT, RESULT, DataIdentity, read_config
 from vitreous.training.labelled import Labelled
@@ -64,9 +71,7 @@ def self_train(
     request: SelfTrainRequest, folder: Path, runtime: Runtime, callbacks: Callbacks, *, overwrite: bool = False
 ) -> SelfTrainResult:
     """Train a teacher, then students on its labels, each round in a run folder of its own; or go on with that."""
-    deadline = None
-    if request.budget is not None:
-        deadline = Deadline(request.budget, WRITING_SECONDS, Meter(began=callbacks.started), runtime.world)
+    deadline = open_deadline(request.budget, WRITING_SECONDS, runtime, callbacks)
     # a round's time counts from its own beginning: start-up is part of the whole
     callbacks = replace(callbacks, started=None)
     is_finished = not overwrite and all((folder / name).exists() for name in (RESULT, REPORT))
@@ -112,7 +117,7 @@ def _open_images(
     training = choose_training(request.splitting(), whole, base, runtime.device.type)
     labelled = replace(split_for(training, whole), notes=())
     notes = (*whole.notes, *notes, *left_out)
-    return SelfTrainContext(request, folder, runtime, callbacks, labelled, others, duplicates, notes, deadline)
+    return SelfTrainContext(folder, runtime, callbacks, request, labelled, others, duplicates, notes, deadline)
 
 
 def _has_bundle(folder: Path, callbacks: Callbacks) -> bool:
@@ -194,7 +199,14 @@ def _student_round(context: SelfTrainContext, number: int, earlier: float) -> Fi
     if _is_done(context, number):
         return _read_round(context, number)
     context.callbacks.message(f"Round {number} of {context.request.rounds}: a noised student.")
-    return train_student(context, number, round_budget(context, number, earlier))
+    method = Labelled(
+        data=lambda training: student_data(context, training, number),
+        is_split=True,
+        typical=context.labelled.train,  # by such it will be judged
+        name=f"a noised student of round {number}, {context.request.labels} labels",
+    )
+    request = context.request.student_round(number, round_budget(context, number, earlier))
+    return train(request, context.round_place(number), context.runtime, context.callbacks, method)
 
 
 def round_budget(context: SelfTrainContext, number: int, earlier: float) -> str | None:

@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from vitreous.callbacks import Callbacks
-from vitreous.config.study import Protocol
 from vitreous.config.train import Training
 from vitreous.data.datasets.vtab import vtab_1k
 from vitreous.data.source import Data, JoinedSource, Source, Split, random_subset
@@ -21,10 +19,10 @@ from vitreous.inference.evaluation import measure_classifier
 from vitreous.inference.opening import CONVERSION_PAYS_SECONDS, open_engine
 from vitreous.inference.probing import FeatureReader
 from vitreous.model.family import count_flops
-from vitreous.report.transferred import Setting, TaskScore, TransferTrial
-from vitreous.studies.folder import finished
+from vitreous.studies.folder import Study
+from vitreous.studies.requests import Protocol, TransferRequest
 from vitreous.studies.timing import seconds_per_image
-from vitreous.studies.transfer.request import TransferRequest
+from vitreous.studies.transfer.result import Setting, TaskScore, TransferTrial
 from vitreous.studies.transfer.tasks import SEED, OpenTask
 from vitreous.training.folder import open_run, read_config, source_digest, training_to_json
 from vitreous.training.image_plan import StartFeatures
@@ -33,8 +31,7 @@ from vitreous.training.loop import DivergedError
 from vitreous.training.recipes.supervised import published_side
 from vitreous.training.request import FitRequest
 from vitreous.training.result import FitResult
-from vitreous.training.start import HOUR, Runtime
-from vitreous.training.train import train
+from vitreous.training.start import HOUR
 from vitreous.weights.bundle import Bundle
 
 FINE_TUNED: tuple[Protocol, ...] = ("vtab-1k", "full")
@@ -56,14 +53,11 @@ WHOLE_IMAGES = {
 
 
 @dataclass(frozen=True)
-class TransferContext:
+class TransferContext(Study):
     """What all trainings and measurements of a transfer are done with."""
 
     request: TransferRequest
     given: Bundle  # the model as it was opened
-    folder: Path
-    runtime: Runtime
-    callbacks: Callbacks
 
 
 @dataclass(frozen=True)
@@ -106,6 +100,7 @@ def _fine_tune_1k(context: TransferContext, task: OpenTask, seconds: float | Non
         result = _train(context, task, place / "final", every, recipe="vtab", features=start)
         return FineTuned((result,), place / "final", digests, len(labels))
     tried: dict[float, FitResult] = {}
+    quality: dict[float, tuple[float, float]] = {}
     trials: list[TransferTrial] = []
     for rate in RATES:
         images = Data({"train": cut.train, "val": cut.val}, classes)
@@ -117,13 +112,14 @@ def _fine_tune_1k(context: TransferContext, task: OpenTask, seconds: float | Non
             continue
         tried[rate] = result
         assert result.validation is not None
+        quality[rate] = result.validation.top1, -result.validation.loss
         settings: dict[str, Setting] = {"optimizer.learning_rate": rate, "steps": result.steps}
         if result.probe is not None and result.probe.accuracy is not None:
             settings["accuracy before the first step"] = result.probe.accuracy
         trials.append(TransferTrial(settings, result.validation.top1, result.validation.n))
     if not tried:
         raise UserError("its loss left the numbers at every learning rate that was tried.")
-    best = max(tried, key=lambda rate: _quality(tried[rate]))
+    best = max(tried, key=quality.__getitem__)
     left = (1 - TRIAL * len(RATES)) * seconds
     result = _train(context, task, place / "final", every, best, left, features=start)
     return FineTuned((*tried.values(), result), place / "final", digests, len(labels), tuple(trials))
@@ -198,8 +194,7 @@ def _train(
         page=False,
         writing_seconds=1.0,
     )
-    quiet = replace(context.callbacks, message=lambda text: None, started=None)
-    return finished(train(asked, place, context.runtime, quiet, method))
+    return context.train(asked, place, method)
 
 
 def _test(
@@ -254,11 +249,6 @@ def _flops(result: FitResult, forward: int, evaluations: int) -> float:
     start = result.images if result.probe is not None else 0
     looks = 0 if result.validation is None else (evaluations + 1) * result.validation.n
     return result.spent.flops + forward * (start + looks)
-
-
-def _quality(result: FitResult) -> tuple[float, float]:
-    assert result.validation is not None
-    return result.validation.top1, -result.validation.loss
 
 
 def flattened(fields: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Setting]]:

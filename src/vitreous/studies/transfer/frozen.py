@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 
-from vitreous.config.study import Protocol
 from vitreous.data.rng import balanced_order
 from vitreous.data.source import Data, Source, Split, random_subset
 from vitreous.errors import UserError
@@ -22,8 +21,9 @@ from vitreous.inference.probing import (
     score_neighbours,
 )
 from vitreous.model.family import count_flops
-from vitreous.report.transferred import Absent, Setting, TaskScore
+from vitreous.studies.requests import Protocol
 from vitreous.studies.timing import seconds_per_image
+from vitreous.studies.transfer.result import Absent, Setting, TaskScore
 from vitreous.studies.transfer.tasks import SEED, OpenTask
 from vitreous.training.folder import source_digest
 

@@ -20,7 +20,7 @@ from vitreous.data.shards.reading import without_query
 from vitreous.data.source import Data, Source, Split, split_validation
 from vitreous.errors import UserError
 from vitreous.inference.probing import HELD_OUT, check_labelled
-from vitreous.report.transferred import GROUPS, Absent, Task
+from vitreous.studies.transfer.result import GROUPS, Absent, Task
 from vitreous.training.folder import count_images, digest_splits, run_name
 from vitreous.training.request import same_place
 

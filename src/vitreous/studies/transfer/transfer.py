@@ -10,8 +10,6 @@ from typing import Any, NamedTuple, get_args
 
 from vitreous.callbacks import Callbacks
 from vitreous.config.fields import from_fields
-from vitreous.config.study import Protocol
-from vitreous.distributed.meter import Meter
 from vitreous.errors import UserError
 from vitreous.inference.engine import InferenceModel
 from vitreous.inference.opening import CONVERSION_PAYS_SECONDS, open_engine, open_model
@@ -19,13 +17,13 @@ from vitreous.inference.speed import machine_features
 from vitreous.inputs import read_json
 from vitreous.interrupt import Interrupted
 from vitreous.model.family import count_flops, count_parameters
-from vitreous.report.transfer import transfer_page
-from vitreous.report.transferred import Absent, Task, TaskScore, TransferredModel, TransferResult
 from vitreous.storage.files import write_file
-from vitreous.studies.folder import StoppedError, StudyConfig, hold_study, open_study, write_result
+from vitreous.studies.folder import StoppedError, StudyConfig, hold_study, open_deadline, open_study, write_result
+from vitreous.studies.requests import Protocol, TransferRequest
 from vitreous.studies.transfer.finetuning import FINE_TUNED, TransferContext, measure_fine_tuned
 from vitreous.studies.transfer.frozen import FROZEN, measure_frozen
-from vitreous.studies.transfer.request import TransferRequest
+from vitreous.studies.transfer.page import transfer_page
+from vitreous.studies.transfer.result import Absent, Task, TaskScore, TransferredModel, TransferResult
 from vitreous.studies.transfer.tasks import OpenTask, name_tasks, open_task
 from vitreous.training.deadline import MARGIN, Deadline, format_budget
 from vitreous.training.folder import CONFIG, DataIdentity, run_name, run_place
@@ -48,9 +46,7 @@ def transfer(
     request: TransferRequest, out: str | Path | None, runtime: Runtime, callbacks: Callbacks, *, overwrite: bool = False
 ) -> TransferResult:
     """Transfer a model to every task under every protocol, or go on with that; what is done is not done again."""
-    deadline = None
-    if request.budget is not None:
-        deadline = Deadline(request.budget, WRITING_SECONDS, Meter(began=callbacks.started), runtime.world)
+    deadline = open_deadline(request.budget, WRITING_SECONDS, runtime, callbacks)
     tasks, missing = _open_tasks(request)
     given = open_model(request.model, request.preprocess)
     name = f"{run_name(request.model)}-transfer"
@@ -70,8 +66,11 @@ def transfer(
             )
         known = {**saved.plan, "tasks": {**saved.plan["tasks"], **plan["tasks"]}}
         config = replace(config, data={**saved.data, **config.data}, plan=known)
-    bundle = _at_resolution(given, request.image_size)
-    context = TransferContext(request, given, folder, runtime, callbacks)
+    bundle = given
+    if request.image_size is not None:
+        network, preprocess = adapt(given.model, given.preprocess, image_size=request.image_size)
+        bundle = replace(given, model=network, preprocess=preprocess)
+    context = TransferContext(folder, runtime, callbacks, request, given)
     units = _units_left(tasks, request.protocols, None if overwrite else folder)
     if deadline is not None and units:
         _check_time(deadline, len(units))
@@ -111,14 +110,6 @@ def _open_tasks(request: TransferRequest) -> tuple[tuple[OpenTask, ...], tuple[A
     return tuple(open_task(task) for task in named if task.on_machine), missing
 
 
-def _at_resolution(bundle: Bundle, image_size: int | None) -> Bundle:
-    """The model for images of this side; as it is if None."""
-    if image_size is None:
-        return bundle
-    network, preprocess = adapt(bundle.model, bundle.preprocess, image_size=image_size)
-    return replace(bundle, model=network, preprocess=preprocess)
-
-
 def _check_time(deadline: Deadline, units: int) -> None:
     """Refuse a time in which not even the least of each can be done."""
     if deadline.seconds_per_part(units) < MIN_SECONDS:
@@ -152,8 +143,8 @@ def read_score(folder: Path, task: str, protocol: Protocol) -> TaskScore | None:
     if not place.exists():
         return None
     try:
-        return TaskScore.from_json(read_json(place))
-    except (KeyError, TypeError, ValueError):
+        return from_fields(TaskScore, read_json(place), place)
+    except UserError:
         raise UserError(f"{place}: damaged, or of another vitreous; delete it and repeat the command.") from None
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import Any
 
-from vitreous.config.study import Equal
 from vitreous.data.source import Split
 from vitreous.distributed.meter import Cost
 from vitreous.evaluation.intervals import Accuracies, Difference, Verdict, difference, gap_change, judge
 from vitreous.explain.analysis.bias_numbers import Bias
+from vitreous.studies.requests import Equal
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Cell:
     """One training of one model, or a finished model, and how well it does."""
 
     model: str
-    fraction: float | None  # share of the training images; this and `seed` are None for a finished model
+    fraction: float | None  # of the training images; this and `seed` are None for a finished model
     seed: int | None
     place: str  # its run folder, or the finished model
     images: int | None  # distinct ones that it was trained on
@@ -59,7 +60,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class ComparisonRow:
-    """The cells of one model with one share of the images, over all seeds."""
+    """The cells of one model with one fraction of the images, over all seeds."""
 
     model: str
     fraction: float | None
@@ -68,7 +69,7 @@ class ComparisonRow:
     flops: float | None  # of training, mean; this and the next two are None where they are not known
     core_hours: float | None
     seconds: float | None
-    ahead: Difference | None  # of the first model with the same share; None for that itself
+    ahead: Difference | None  # of the first model with the same fraction; None for that itself
 
     def to_json(self) -> dict[str, Any]:
         found, ahead = self.accuracies, self.ahead
@@ -90,18 +91,18 @@ class Closing:
     model: str
     first: str
     few: float
-    many: float  # shares of the images: the smallest and the largest
+    many: float  # fractions of the images: the smallest and the largest
     gap: Difference  # how far it is ahead with few images, less how far with many
 
     def __str__(self) -> str:
         ahead = f"how far {self.model} is ahead of {self.first}"
-        shares = f"{share_text(self.few)} and {share_text(self.many)} of the images"
+        fractions = f"{fraction_text(self.few)} and {fraction_text(self.many)} of the images"
         margin = "" if self.gap.margin is None else f" ± {100 * self.gap.margin:.1f}"
         points = f"{100 * abs(self.gap.value):.1f}{margin} points"
         if not self.gap.significant:
             value = f"{100 * self.gap.value:+.1f}".replace("-", "−")
-            return f"{ahead}: no change between {shares} can be told ({value}{margin} points)"
-        return f"{ahead}: {'less' if self.gap.value > 0 else 'more'} with more images, by {points} between {shares}"
+            return f"{ahead}: no change between {fractions} can be told ({value}{margin} points)"
+        return f"{ahead}: {'less' if self.gap.value > 0 else 'more'} with more images, by {points} between {fractions}"
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,7 @@ class Comparison:
         return tuple(sorted({cell.fraction for cell in self.cells if cell.fraction is not None}))
 
     def accuracies(self, fraction: float | None) -> dict[str, Accuracies]:
-        """Of each model trained with this share, and of the finished ones; None: of the finished ones alone."""
+        """Of each model trained with this fraction, and of the finished ones; None: of the finished ones alone."""
         found = {}
         for model in self.models:
             cells = [c for c in self.cells if c.model == model.name and c.fraction in (fraction, None)]
@@ -144,7 +145,7 @@ class Comparison:
 
     @property
     def rows(self) -> tuple[ComparisonRow, ...]:
-        """By share, then by model in the order that was given; finished models last."""
+        """By fraction, then by model in the order that was given; finished models last."""
         found = [row for fraction in self.fractions for row in self._rows(fraction)]
         return (*found, *self._rows(None))
 
@@ -157,16 +158,15 @@ class Comparison:
             if not cells:
                 continue
             spent = [cell.spent for cell in cells if cell.spent is not None]  # one that diverged has none
-            known = bool(spent)
             rows.append(
                 ComparisonRow(
                     model=name,
                     fraction=fraction,
                     images=next((cell.images for cell in cells if cell.images is not None), None),
                     accuracies=found,
-                    flops=fmean(one.flops for one in spent) if known else None,
-                    core_hours=fmean(one.core_hours for one in spent) if known else None,
-                    seconds=fmean(one.seconds for one in spent) if known else None,
+                    flops=fmean(one.flops for one in spent) if spent else None,
+                    core_hours=fmean(one.core_hours for one in spent) if spent else None,
+                    seconds=fmean(one.seconds for one in spent) if spent else None,
                     ahead=None if name == first or first is None else difference(found, accuracies[first]),
                 )
             )
@@ -174,12 +174,12 @@ class Comparison:
 
     @property
     def verdicts(self) -> dict[float | None, Verdict]:
-        """Who is ahead with each share; by None where all models are finished ones."""
+        """Who is ahead with each fraction; by None where all models are finished ones."""
         return {fraction: judge(self.accuracies(fraction)) for fraction in self.fractions or (None,) if self.cells}
 
     @property
     def pairs(self) -> int:
-        """How many pairs of models were compared, with all shares."""
+        """How many pairs of models were compared, with all fractions."""
         return sum(verdict.pairs for verdict in self.verdicts.values())
 
     @property
@@ -188,18 +188,13 @@ class Comparison:
         names = [model.name for model in self.models if model.trained]
         if len(self.fractions) < 2 or len(names) < 2:
             return ()
-        few, many = self.accuracies(self.fractions[0]), self.accuracies(self.fractions[-1])
+        smallest, *_, largest = self.fractions
+        few, many = self.accuracies(smallest), self.accuracies(largest)
         first, *others = names
         return tuple(
-            Closing(
-                name,
-                first,
-                self.fractions[0],
-                self.fractions[-1],
-                gap_change((few[name], few[first]), (many[name], many[first])),
-            )
+            Closing(name, first, smallest, largest, gap_change((few[name], few[first]), (many[name], many[first])))
             for name in others
-            if all(one in shares for one in (name, first) for shares in (few, many))
+            if all(one in accuracies for one in (name, first) for accuracies in (few, many))
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -212,6 +207,16 @@ class Comparison:
         return {**asdict(self), "summary": summary, "verdicts": verdicts, "closing": closing}
 
 
-def share_text(fraction: float | None) -> str:
+def fraction_text(fraction: float | None) -> str:
     """ "1 %" of 0.01; a finished model has none."""
     return "finished" if fraction is None else f"{100 * fraction:.4g} %"
+
+
+def first_on_most(cells: Sequence[Cell]) -> list[Cell]:
+    """Of each model the first training on most images that did not diverge, or the finished model itself."""
+    largest = max((cell.fraction for cell in cells if cell.fraction is not None), default=None)
+    found: dict[str, Cell] = {}
+    for cell in sorted(cells, key=lambda cell: cell.seed or 0):
+        if cell.fraction in (largest, None) and not cell.diverged:
+            found.setdefault(cell.model, cell)
+    return list(found.values())

@@ -7,14 +7,13 @@ from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import Any
 
-from vitreous.config.study import Protocol
 from vitreous.data.datasets.dataset import Group
-from vitreous.report.paper_table import CoreDays, core_days
+from vitreous.studies.requests import Protocol
+from vitreous.studies.transfer.paper_table import CoreDays, core_days
 
-Setting = float | int | str | bool | None
+Setting = bool | int | float | str | None
 GROUPS: tuple[Group, ...] = ("natural", "specialized", "structured")
-VTAB_TASKS: dict[Group, int] = {"natural": 7, "specialized": 4, "structured": 8}
-"""How many tasks VTAB has of each group."""
+VTAB_TASKS: dict[Group, int] = {"natural": 7, "specialized": 4, "structured": 8}  # how many tasks VTAB has
 VTAB, SOME_OF_VTAB = "VTAB", "VTAB tasks"
 
 
@@ -90,13 +89,6 @@ class TaskScore:
         """How many test images were measured, for people: "21,749, 1 unreadable"."""
         count = f"{self.n:,}" if self.tested_all else f"a random {self.n:,} of {self.of:,}"
         return f"{count}, {self.unreadable:,} unreadable" if self.unreadable else count
-
-    @staticmethod
-    def from_json(fields: dict[str, Any]) -> TaskScore:
-        """The same again, from what `dataclasses.asdict` and JSON made of it."""
-        trials = tuple(TransferTrial(**trial) for trial in fields["trials"])
-        lists = {name: tuple(fields[name]) for name in ("interval", "draws", "remarks")}
-        return TaskScore(**{**fields, **lists, "trials": trials})
 
 
 @dataclass(frozen=True)
