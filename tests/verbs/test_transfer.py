@@ -18,6 +18,7 @@ from support.tiny_networks import random_images
 from vitreous import UserError, probe, transfer
 from vitreous.callbacks import Callbacks
 from vitreous.cli import main
+from vitreous.config.fields import from_fields
 from vitreous.config.overrides import override
 from vitreous.data.builtin import builtin_data
 from vitreous.data.datasets.dataset import Dataset, Vtab
@@ -125,7 +126,7 @@ def test_the_file_has_every_setting_and_the_page_stands_alone(finished):
     out, found = finished
     said = json.loads((out / "transfer.json").read_text())
     assert said["generator"].startswith("vitreous ")
-    assert [TaskScore.from_json(score) for score in said["scores"]] == list(found.scores)
+    assert [from_fields(TaskScore, score, out) for score in said["scores"]] == list(found.scores)
     tuned = said["scores"][0]["settings"]
     assert {"optimizer.learning_rate", "augment.flip", "preprocess.size", "seed", "batch_size", "steps"} <= set(tuned)
     assert all({"train", "test"} <= set(score["digests"]) for score in said["scores"])
@@ -379,7 +380,7 @@ def asked(monkeypatch):
         found.append((request, method))
         return SimpleNamespace(finished=False)
 
-    monkeypatch.setattr(finetuning, "train", stopped)
+    monkeypatch.setattr("vitreous.studies.folder.train", stopped)
     return found
 
 
