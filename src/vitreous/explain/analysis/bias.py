@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -44,7 +45,12 @@ from vitreous.model.trace import Trace
 FIELD_IMAGES, DISTANCE_IMAGES = 32, 64
 """Gradients and attention are costly and hardly differ between images: so many are enough."""
 
+SIGNS = 3  # number of a view of `generator`: for the signs of the features
+RADII = tuple(round(0.05 * step, 2) for step in range(1, 15))  # of the longer side; beyond there are only corners
+ROUNDING = 1e-9
+
 Change = Callable[[Tensor, Sequence[int]], Tensor]
+Map = NDArray[np.float64]
 
 
 def measure_bias(
@@ -65,8 +71,7 @@ def measure_bias(
     progress: called with images done and in all; each counts twice, for it is decoded twice.
     """
     with evaluating(network):
-        measuring = _Measuring(network, preprocess, images, seed, batch_size, workers, progress)
-        return measuring.measure()
+        return _Measuring(network, preprocess, images, seed, batch_size, workers, progress).measure()
 
 
 class NetworkOutput(NamedTuple):
@@ -136,41 +141,36 @@ class _Responses:
     def effect(self, labels: Tensor | None) -> Effect:
         """The means over images; labels: (n,), None if they are not known."""
         rows = self._rows.all()
-        likeness = _rounded(rows[:, 0].mean())
-        if rows.shape[1] == 1:
+        likeness, *others = (_rounded(column.mean()) for column in rows[:, :3].T)
+        if not others:
             return Effect(self.at, None, None, likeness, None)
-        return Effect(
-            self.at, _rounded(rows[:, 1].mean()), _rounded(rows[:, 2].mean()), likeness, _right(rows[:, 3], labels)
-        )
+        accuracy = None if labels is None else _rounded((rows[:, 3] == labels).double().mean())
+        return Effect(self.at, others[0], others[1], likeness, accuracy)
 
 
+@dataclass
 class _Measuring:
-    """One network on one set of images."""
+    network: Network
+    preprocess: Preprocess
+    source: Source
+    seed: int
+    batch_size: int
+    workers: int
+    progress: Progress | None
 
-    def __init__(
-        self,
-        network: Network,
-        preprocess: Preprocess,
-        source: Source,
-        seed: int,
-        batch_size: int,
-        workers: int,
-        progress: Progress | None,
-    ) -> None:
-        self.network, self.preprocess, self.source, self.seed = network, preprocess, source, seed
-        self.batch_size, self.workers, self.progress = batch_size, workers, progress
-        self.patch = patch_side(network, preprocess.size)
+    def __post_init__(self) -> None:
+        self.patch = patch_side(self.network, self.preprocess.size)
         self.unreadable: dict[str, str] = {}
         self._done = 0
 
     def measure(self) -> Bias:
         """Everything, in two passes over the images: as they are, and enlarged, to be moved."""
-        size, seed = self.preprocess.size, self.seed
-        counts, cutoffs = changes.piece_counts(size, self.patch), changes.cutoffs(size)
-        shuffled = [self._asking(n, partial(changes.shuffled, pieces=n, seed=seed)) for n in counts]
-        low = [self._asking(cutoff, partial(changes.low_pass, cutoff=cutoff)) for cutoff in cutoffs]
-        high = [self._asking(cutoff, partial(changes.high_pass, cutoff=cutoff)) for cutoff in cutoffs if cutoff > 0]
-        plain = self._asking(0, lambda images, index: images)
+        size, seed, count = self.preprocess.size, self.seed, len(self.source)
+        pieces, cutoffs = changes.piece_counts(size, self.patch), changes.cutoffs(size)
+        shuffled = [_Responses(n, partial(changes.shuffled, pieces=n, seed=seed), count) for n in pieces]
+        low = [_Responses(cutoff, partial(changes.low_pass, cutoff=cutoff), count) for cutoff in cutoffs]
+        high = [_Responses(cutoff, partial(changes.high_pass, cutoff=cutoff), count) for cutoff in cutoffs if cutoff]
+        plain = _Responses(0, lambda images, index: images, count)
         looking = _Looking(self.network, self.preprocess.size, self.seed)
         index: list[int] = []
         for images, at in self._batches(self.preprocess):
@@ -181,7 +181,9 @@ class _Measuring:
             looking.look(images, at)
             index += at
         labels = self._labels(index)
-        low_effects, high_effects = (tuple(one.effect(labels) for one in part) for part in (low, high))
+        shuffled_effects, low_effects, high_effects = (
+            tuple(one.effect(labels) for one in part) for part in (shuffled, low, high)
+        )
         return Bias(
             images=len(index),
             size=self.preprocess.size,
@@ -190,7 +192,7 @@ class _Measuring:
             shifts=self._shifts(labels),
             attention_distance=looking.attention_distance(),
             receptive_field=looking.receptive_field(),
-            shuffled=tuple(one.effect(labels) for one in shuffled),
+            shuffled=shuffled_effects,
             low_pass=low_effects,
             high_pass=high_effects,
             low_needed=low_needed(low_effects),
@@ -199,9 +201,9 @@ class _Measuring:
         )
 
     def _shifts(self, labels: Tensor | None) -> Shifts:
-        size, seed = self.preprocess.size, self.seed
+        size, seed, count = self.preprocess.size, self.seed, len(self.source)
         still, *moved = (
-            self._asking(distance, partial(changes.moved_windows, size=size, distance=distance, seed=seed))
+            _Responses(distance, partial(changes.moved_windows, size=size, distance=distance, seed=seed), count)
             for distance in (0, *changes.distances(size, self.patch))
         )
         for images, at in self._batches(changes.enlarged(self.preprocess)):
@@ -209,14 +211,10 @@ class _Measuring:
             still.add(before, before)
             for responses in moved:
                 responses.add(before, ask(self.network, responses.change(images, at)))
-        curve = tuple(one.effect(labels) for one in moved)
-        patch = self.patch
+        curve, patch = tuple(one.effect(labels) for one in moved), self.patch
         within = [effect for effect in curve if patch is None or effect.at < patch]
         whole = [effect for effect in curve if patch is not None and effect.at % patch == 0]
         return Shifts(still.effect(labels).accuracy, curve, mean_effect(within), mean_effect(whole))
-
-    def _asking(self, at: float, change: Change) -> _Responses:
-        return _Responses(at, change, len(self.source))
 
     def _batches(self, preprocess: Preprocess) -> Iterator[tuple[Tensor, list[int]]]:
         """Images (B, C, H, W) and their numbers; what cannot be read is left out."""
@@ -248,7 +246,7 @@ class _Looking:
     def look(self, images: Tensor, index: Sequence[int]) -> None:
         """Take in a batch."""
         wanted = FIELD_IMAGES - self._field_images
-        if wanted > 0 and has_places(self.network):
+        if wanted > 0 and isinstance(self.network, TracesAttention | HasFeatureMap):  # features with a place
             maps = gradient_maps(self.network, images[:wanted], self.seed, index[:wanted])
             self._fields += maps.sum(axis=0)
             self._field_images += len(maps)
@@ -268,30 +266,12 @@ class _Looking:
         return tuple(_rounded(value) for value in found.double().mean(dim=(0, 2)) / max(self.size))
 
     def receptive_field(self) -> ReceptiveField | None:
-        """Of the mean over images."""
         return receptive_field(self._fields) if self._field_images else None
-
-
-def _right(predicted: Tensor, labels: Tensor | None) -> float | None:
-    return None if labels is None else _rounded((predicted == labels).double().mean())
 
 
 def _rounded(value: Tensor) -> float:
     """The digits that mean something."""
     return round(float(value), 5)
-
-
-SIGNS = 3  # number of a view of `generator`: for the signs of the features
-RADII = tuple(round(0.05 * step, 2) for step in range(1, 15))
-"""Shares of the longer side; beyond the last there are only corners."""
-ROUNDING = 1e-9
-
-Map = NDArray[np.float64]
-
-
-def has_places(network: Network) -> bool:
-    """Whether its last features still have a place on the image."""
-    return isinstance(network, TracesAttention | HasFeatureMap)
 
 
 def gradient_maps(network: Network, images: Tensor, seed: int, index: Sequence[int]) -> Map:

@@ -12,6 +12,10 @@ import numpy as np
 
 from vitreous.explain.analysis.numbers import MeasuredOn, Values
 
+NORMAL = 1.959963984540054  # standard deviations to either side that hold 95 % of a normal distribution
+PIXELS = (1, 2, 4, 8)
+"""Distances that have a row of their own, where the image is large enough to move so far (`changes.margin`)."""
+
 
 @dataclass(frozen=True)
 class Effect:
@@ -75,16 +79,18 @@ class Bias:
 
     @staticmethod
     def from_json(fields: Mapping[str, Any]) -> Bias:
-        """The same again."""
-        field, distance = fields["receptive_field"], fields["attention_distance"]
-        height, width = fields["size"]
-        read: dict[str, Any] = {name: _effects(fields[name]) for name in ("shuffled", "low_pass", "high_pass")}
-        read["size"] = (height, width)
-        read["shifts"] = _shifts(fields["shifts"])
-        read["attention_distance"] = None if distance is None else tuple(distance)
-        read["receptive_field"] = None if field is None else _field(field)
-        read["unreadable"] = tuple(fields["unreadable"])
-        return Bias(**{**fields, **read})
+        def effects(entries: Sequence[Mapping[str, Any]]) -> tuple[Effect, ...]:
+            return tuple(Effect(**entry) for entry in entries)
+
+        def tuples(entry: Mapping[str, Any]) -> dict[str, Any]:
+            return {name: tuple(value) if isinstance(value, list) else value for name, value in entry.items()}
+
+        field, shifts = fields["receptive_field"], fields["shifts"]
+        within, whole = (None if shifts[name] is None else Effect(**shifts[name]) for name in ("within", "whole"))
+        read: dict[str, Any] = {name: effects(fields[name]) for name in ("shuffled", "low_pass", "high_pass")}
+        read["shifts"] = Shifts(shifts["accuracy"], effects(shifts["curve"]), within, whole)
+        read["receptive_field"] = None if field is None else ReceptiveField(**tuples(field))
+        return Bias(**{**tuples(fields), **read})
 
 
 @dataclass(frozen=True)
@@ -102,19 +108,6 @@ class BiasNumbers:
             "models": [{"name": name, **bias.to_json()} for name, bias in self.models],
             "remarks": list(self.remarks),
         }
-
-
-def _effects(entries: Sequence[Mapping[str, Any]]) -> tuple[Effect, ...]:
-    return tuple(Effect(**entry) for entry in entries)
-
-
-def _shifts(fields: Mapping[str, Any]) -> Shifts:
-    within, whole = (None if fields[name] is None else Effect(**fields[name]) for name in ("within", "whole"))
-    return Shifts(fields["accuracy"], _effects(fields["curve"]), within, whole)
-
-
-def _field(fields: Mapping[str, Any]) -> ReceptiveField:
-    return ReceptiveField(fields["radius"], tuple(fields["radii"]), tuple(fields["mass"]))
 
 
 def mean_effect(effects: Sequence[Effect]) -> Effect | None:
@@ -158,13 +151,6 @@ def _half(one: tuple[float, float], other: tuple[float, float]) -> float:
     return round(one[0] + (other[0] - one[0]) * (0.5 - one[1]) / (other[1] - one[1]), 5)
 
 
-NORMAL = 1.959963984540054  # standard deviations to either side that hold 95 % of a normal distribution
-
-
-PIXELS = (1, 2, 4, 8)
-"""Distances that have a row of their own, where the image is large enough to move so far (`changes.margin`)."""
-
-
 class BiasRow(NamedTuple):
     """One measure of all models."""
 
@@ -181,30 +167,8 @@ class _Measure(NamedTuple):
     value: Callable[[Bias], float | None]
 
 
-def _of(effect: Effect | None, name: str) -> float | None:
-    return None if effect is None else getattr(effect, name)
-
-
-def _in_pieces(bias: Bias, pieces: int, name: str) -> float | None:
-    return next((_of(effect, name) for effect in bias.shuffled if effect.at == pieces), None)
-
-
-def _distance(bias: Bias) -> float | None:
-    return None if bias.attention_distance is None else float(np.mean(bias.attention_distance))
-
-
-def _moved_by(pixels: int) -> _Measure:
-    """The same distance for every model, whatever its patches are."""
-
-    def value(bias: Bias) -> float | None:
-        return next((effect.same for effect in bias.shifts.curve if effect.at == pixels), None)
-
-    return _Measure(
-        f"moved by {pixels} pixel{'s' * (pixels > 1)}: same prediction",
-        True,
-        "Of the model's input, so it compares models with inputs of one size. High: it ignores place.",
-        value,
-    )
+def _at(effects: Sequence[Effect], at: float) -> Effect | None:
+    return next((effect for effect in effects if effect.at == at), None)
 
 
 _MEASURES = (
@@ -220,43 +184,51 @@ _MEASURES = (
         "What counts as a whole patch below: of a convolutional network, the stride of its last map.",
         lambda b: b.patch,
     ),
-    *(_moved_by(pixels) for pixels in PIXELS),
+    *(
+        _Measure(
+            f"moved by {pixels} pixel{'s' * (pixels > 1)}: same prediction",
+            True,
+            "Of the model's input, so it compares models with inputs of one size. High: it ignores place.",
+            lambda b, pixels=pixels: getattr(_at(b.shifts.curve, pixels), "same", None),  # type: ignore[misc]
+        )
+        for pixels in PIXELS
+    ),
     _Measure(
         "moved within a patch: same prediction",
         True,
         "Mean of shifts by less than the model's own patch. High: it matters little where the grid of patches falls. "
         "With another patch these are other distances: to compare models, take the rows of fixed pixels.",
-        lambda b: _of(b.shifts.within, "same"),
+        lambda b: getattr(b.shifts.within, "same", None),
     ),
     _Measure(
         "moved by whole patches: same prediction",
         True,
         "High: it knows things wherever they are. Higher than within a patch: the grid of patches is what disturbs.",
-        lambda b: _of(b.shifts.whole, "same"),
+        lambda b: getattr(b.shifts.whole, "same", None),
     ),
     _Measure(
         "moved within a patch: probability that changes class",
         True,
         "As above, but it notices changes that do not turn a prediction.",
-        lambda b: _of(b.shifts.within, "moved"),
+        lambda b: getattr(b.shifts.within, "moved", None),
     ),
     _Measure(
         "moved within a patch: likeness of features",
         False,
         "Cosine similarity. 1: the features do not notice the move.",
-        lambda b: _of(b.shifts.within, "likeness"),
+        lambda b: getattr(b.shifts.within, "likeness", None),
     ),
     _Measure(
         "moved by whole patches: likeness of features",
         False,
         "The same for moves that keep the patches as they are.",
-        lambda b: _of(b.shifts.whole, "likeness"),
+        lambda b: getattr(b.shifts.whole, "likeness", None),
     ),
     _Measure(
         "attention distance, of the longer side",
         True,
         "How far patches look, mean of all layers. Low: locality was learned, or built in.",
-        _distance,
+        lambda b: None if b.attention_distance is None else float(np.mean(b.attention_distance)),
     ),
     _Measure(
         "effective receptive field, radius",
@@ -268,19 +240,19 @@ _MEASURES = (
         "shuffled in 2 x 2 pieces: same prediction",
         True,
         "High: the places of large parts say little, as in a bag of features.",
-        lambda b: _in_pieces(b, 2, "same"),
+        lambda b: getattr(_at(b.shuffled, 2), "same", None),
     ),
     _Measure(
         "shuffled in 4 x 4 pieces: same prediction",
         True,
         "The same for smaller parts: what is left is texture and colour.",
-        lambda b: _in_pieces(b, 4, "same"),
+        lambda b: getattr(_at(b.shuffled, 4), "same", None),
     ),
     _Measure(
         "shuffled in 2 x 2 pieces: likeness of features",
         False,
         "Cosine similarity of the features. 1: they do not notice the shuffling.",
-        lambda b: _in_pieces(b, 2, "likeness"),
+        lambda b: getattr(_at(b.shuffled, 2), "likeness", None),
     ),
     _Measure(
         "low frequencies needed",
