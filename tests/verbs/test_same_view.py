@@ -30,7 +30,7 @@ def photographs(tmp_path):
 
 
 def ask_probe(bundle, folder):
-    FeatureReader(open_in_torch(bundle), None, 0).labelled(open_data(folder).train)
+    FeatureReader(open_in_torch(bundle), workers=0).labelled(open_data(folder).train)
 
 
 def ask_explain_bytes(bundle, folder):

@@ -470,7 +470,7 @@ def test_five_of_each_class_are_there_however_short_the_time(monkeypatch):
         named=SimpleNamespace(name="x"), data=Data({"train": source, "val": source, "test": source}, classes)
     )
     monkeypatch.setattr(frozen, "seconds_per_image", lambda *_: 1.0)
-    monkeypatch.setattr(frozen, "FeatureReader", lambda *_: SimpleNamespace(compute=None))
+    monkeypatch.setattr(frozen, "FeatureReader", lambda *_, **__: SimpleNamespace(compute=None))
     model = SimpleNamespace(config=SimpleNamespace(features=8))
     for protocols in (("linear", "fewshot-5"), ("fewshot-5",), ("linear", "knn", "fewshot-5")):
         part = frozen.subset_in_time(model, task, 60.0, protocols, 0)

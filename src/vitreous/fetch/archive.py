@@ -40,7 +40,6 @@ class Allowance:
         self._progress = progress
 
     def take(self, size: int) -> None:
-        """So many bytes more."""
         self._bytes += size
         if self._bytes > self._most:
             raise UserError(
@@ -50,7 +49,6 @@ class Allowance:
             self._progress(self._bytes)
 
     def take_name(self) -> None:
-        """One name more."""
         self._files += 1
         if self._files > MOST_FILES:
             raise UserError(f"{self.path}: holds more than {MOST_FILES:,} files; download it again.")
@@ -81,7 +79,6 @@ def unpack_archive(
 
 
 def unpack_gzip(path: Path, final: Path, *, most: int | None = None, progress: ByteProgress | None = None) -> None:
-    """Write the one file that a gzip holds."""
     allowance = Allowance(path, most, progress)
     with open_input(path) as file:
         _copy(GzipReader(file, path), final, allowance)
@@ -153,7 +150,6 @@ def _refused(path: Path, name: str, why: str) -> UserError:
 
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """Within, a damaged archive becomes a `UserError`."""
     try:
         yield
     except (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError) as error:

@@ -40,7 +40,6 @@ class DownloadRecord:
 
 
 def part_of(path: Path) -> Path:
-    """What has come of a file that is not whole yet."""
     return path.with_name(path.name + ".part")
 
 

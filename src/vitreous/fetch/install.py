@@ -72,7 +72,6 @@ def install(
 
 
 def check_place(folder: Path) -> None:
-    """Refuse a place where something lies that is no dataset of ours."""
     try:
         taken = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
     except (OSError, ValueError) as error:
@@ -82,7 +81,6 @@ def check_place(folder: Path) -> None:
 
 
 def check_links(dataset: Dataset, store: Path) -> None:
-    """Refuse a dataset whose images a person has put into the downloads and taken away again."""
     if broken := broken_links(dataset, store):
         target = broken[0].parent / broken[0].readlink()
         raise UserError(
@@ -92,7 +90,6 @@ def check_links(dataset: Dataset, store: Path) -> None:
 
 
 def check_needs(dataset: Dataset) -> None:
-    """Refuse before anything is downloaded where a package is missing that the files are read with."""
     if missing := [package for package in dataset.needs if find_spec(package) is None]:
         raise UserError(
             f"{dataset.name}: its files are read with the package {missing[0]}; install it with "
@@ -101,7 +98,6 @@ def check_needs(dataset: Dataset) -> None:
 
 
 def check_by_hand(dataset: Dataset, root: Path) -> None:
-    """Say which files a person has to put where, if they are not there."""
     place = downloads_of(dataset, root)
     missing = [file for file in dataset.by_hand if not (place / file.name).exists()]
     if missing:
@@ -113,7 +109,6 @@ def check_by_hand(dataset: Dataset, root: Path) -> None:
 
 
 def check_space(dataset: Dataset, root: Path) -> None:
-    """Refuse where the disk has no room for what is downloaded, and unpacked or copied, and prepared."""
     place, needed = downloads_of(dataset, root), dataset.prepared
     for file in dataset.files:
         size = file.size or 0
@@ -214,7 +209,6 @@ def _unpack(one: Fetched, folder: Path, progress: NamedProgress | None) -> None:
 
 
 def check_counts(dataset: Dataset, folder: Path) -> Data | None:
-    """Refuse files that do not hold the images that were published."""
     if dataset.read is None:
         return None
     data = read_dataset(dataset, folder)

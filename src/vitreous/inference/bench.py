@@ -64,11 +64,9 @@ class EngineTiming:
 
     @property
     def accuracy(self) -> float | None:
-        """From 0 to 1."""
         return None if self.correct is None else self.correct / self.evaluated
 
     def to_json(self) -> dict[str, Any]:
-        """Its fields, and the accuracy with its 95 % interval."""
         if self.correct is None:
             return asdict(self)
         return asdict(self) | {"accuracy": self.accuracy, "interval": list(wilson(self.correct, self.evaluated))}
@@ -84,7 +82,6 @@ class BenchResult:
     remarks: tuple[str, ...] = ()  # what was left out, and why
 
     def to_json(self) -> dict[str, Any]:
-        """{"generator", "model", "machine", "rows": [{"engine", "precision", "images_per_second", ...}], "remarks"}."""
         return {"generator": GENERATOR, **asdict(self), "rows": [row.to_json() for row in self.rows]}
 
 
@@ -108,7 +105,6 @@ class Candidates:
 
 
 def exported_engine(folder: Path, data: str | Path | Data | None) -> Candidates:
-    """The one engine of an exported model."""
     model = load_engine(folder)
     metadata = model.metadata
     variant = Variant(metadata.runtime, metadata.precision)
@@ -119,11 +115,7 @@ def exported_engine(folder: Path, data: str | Path | Data | None) -> Candidates:
 
 
 def gather_engines(
-    bundle: Bundle,
-    merges: Sequence[int],
-    data: str | Path | Data | None,
-    max_drop: float | None,
-    message: Message,
+    bundle: Bundle, merges: Sequence[int], data: str | Path | Data | None, max_drop: float | None, message: Message
 ) -> Candidates:
     """Every engine that is installed, in each of its precisions; converted first if it is not cached.
 
@@ -162,7 +154,6 @@ def at_merge(bundle: Bundle, merge: int) -> Bundle:
 
 
 def own_merge(bundle: Bundle) -> int:
-    """How many tokens a model merges per block by itself."""
     config = bundle.model.config
     return config.merge if isinstance(config, ViTConfig) else 0
 
@@ -211,7 +202,6 @@ def _distrust(metadata: EngineMetadata) -> str:
 
 
 def measure_engines(found: Candidates, batches: Sequence[int], message: Message) -> list[EngineTiming]:
-    """All of them, speeds in turns; fastest first."""
     message("measuring speeds, in turns")
     speeds = measure_speeds(found.engines, rounds=ROUNDS)
     rows, held_out = [], found.held_out
@@ -275,7 +265,6 @@ def _measure_in_process(folder: Path) -> float | None:
 
 
 def print_peak_memory(folder: Path) -> None:
-    """In the process: open, compute, and print the bytes."""
     engine = (load_engine(folder) if is_engine(folder) else open_in_torch(load_bundle(folder), "cpu")).engine
     images = noise(engine, engine.batch_size)
     for _ in range(2):

@@ -41,7 +41,6 @@ class CorruptionEvaluation(Measurement[CorruptionResult]):
     page: Path | None = None  # where the page lies, if one was asked for; `corruptions.json` is beside it
 
     def to_json(self) -> dict[str, Any]:
-        """The fields, with those of the result among them, and how each kind differs from ImageNet-C's."""
         differences = {kind: CORRUPTIONS[kind].differs for kind in self.result.kinds}
         return {**super().to_json(), "differences": differences, "page": None if self.page is None else str(self.page)}
 
@@ -102,7 +101,6 @@ def evaluate_corruptions(
 
 
 def _corrupt(corrupting: Corrupting, workers: int) -> Iterator[Corrupted]:
-    """The views of all images, in their order."""
     indices = range(len(corrupting.source))
     if not workers:
         yield from map(corrupting.make, indices)

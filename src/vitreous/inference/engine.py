@@ -130,6 +130,5 @@ class InferenceModel:
 
 
 def open_in_torch(bundle: Bundle, device: str = "auto") -> InferenceModel:
-    """The model as it is, in PyTorch."""
     engine = TorchEngine(bundle.model.to(find_device(device)), bundle.preprocess, path=bundle.path)
     return InferenceModel(engine, bundle.model.config, bundle.labels, bundle.path, bundle.model)

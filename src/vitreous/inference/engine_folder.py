@@ -53,12 +53,10 @@ class Int8Accuracy:
 
     @property
     def fp32(self) -> float:
-        """Accuracy from 0 to 1."""
         return self.fp32_correct / self.images
 
     @property
     def int8(self) -> float:
-        """Accuracy from 0 to 1."""
         return (self.fp32_correct - self.only_fp32 + self.only_int8) / self.images
 
     @property
@@ -118,7 +116,6 @@ def save_engine(path: Path, model: InferenceModel) -> Path:
 
 
 def is_engine(path: Path) -> bool:
-    """Whether a folder holds an exported model, be it whole or damaged."""
     try:
         restore_folder(path)
         if not path.is_dir() or not has_manifest(path):
@@ -151,7 +148,6 @@ def read_metadata(folder: Path) -> EngineMetadata:
 
 
 def load_engine(folder: Path) -> InferenceModel:
-    """The exported model in a folder."""
     return read_whole(folder, lambda: _load_engine(folder))
 
 
@@ -164,7 +160,6 @@ def _load_engine(folder: Path) -> InferenceModel:
 
 
 def engine_card(metadata: EngineMetadata) -> str:
-    """README.md of an exported model, in Markdown."""
     config = config_from_json(metadata.model, METADATA)
     height, width = metadata.preprocess.size
     verified, accuracy = metadata.verified, metadata.accuracy

@@ -37,7 +37,6 @@ class EngineKind:
 
     @property
     def missing(self) -> list[str]:
-        """Packages that are not installed."""
         return [name for name in self.needs if find_spec(name) is None]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypedDict, TypeVar, Unpack
 
 import numpy as np
 from torch import Tensor
@@ -28,6 +28,14 @@ from vitreous.inference.memory_needs import check_inference_memory
 
 REAL = "real"  # what a person calls ImageNet's ReaL labels
 REAL_FILE = Path("imagenet-real") / "real.json"
+
+
+class Loading(TypedDict, total=False):
+    """How images are read and given to a model."""
+
+    batch_size: int | None
+    workers: int | None
+    progress: Progress
 
 
 class Result(Protocol):
@@ -51,7 +59,6 @@ class Measurement(Generic[R]):
     engine: str  # what computed the predictions, and in which precision
 
     def to_json(self) -> dict[str, Any]:
-        """The fields, with those of the result among them."""
         values = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in ("split", "result")}
         return {"split": self.split, **self.result.to_json(), **values, "seconds": round(self.seconds, 3)}
 
@@ -76,14 +83,6 @@ class LabelSetEvaluation(Measurement[LabelSetResult]):
     predictions: str | None = None
 
 
-class ClassifierOutput(NamedTuple):
-    """The outputs of a classifier for many images."""
-
-    logits: Tensor  # (n, K)
-    targets: Tensor  # (n,) the labels of the source
-    unreadable: dict[str, str]  # images that were left out: path to reason
-
-
 def evaluate_classifier(
     model: InferenceModel,
     split: str,
@@ -91,9 +90,7 @@ def evaluate_classifier(
     *,
     label_space: LabelSpace | None = None,
     predictions: Path | None = None,
-    batch_size: int | None = None,
-    workers: int | None = None,
-    progress: Progress = no_progress,
+    **loading: Unpack[Loading],
 ) -> Evaluation:
     """How well the model does on one split of the data, whose classes are matched to the model's labels by name.
 
@@ -103,9 +100,7 @@ def evaluate_classifier(
     matched = match_classes(source, model.labels, label_space)
     start = time.perf_counter()
     with prediction_file(predictions, len(matched.labels)) if predictions else nullcontext() as write:
-        result, unreadable = measure_classifier(
-            model, matched, batch_size=batch_size, workers=workers, progress=progress, write=write
-        )
+        result, unreadable = measure_classifier(model, matched, write=write, **loading)
     return Evaluation(
         split=split,
         result=result,
@@ -125,9 +120,7 @@ def evaluate_label_sets(
     labels: Path,
     *,
     predictions: Path | None = None,
-    batch_size: int | None = None,
-    workers: int | None = None,
-    progress: Progress = no_progress,
+    **loading: Unpack[Loading],
 ) -> LabelSetEvaluation:
     """How well the model does where an image may have several labels, each of which counts as right.
 
@@ -154,18 +147,11 @@ def evaluate_label_sets(
                 index = batch.index.tolist()
                 write(image_predictions(logits, [accepted[i] for i in index], names, [numbered.name(i) for i in index]))
 
-        output = compute_logits(
-            model,
-            MatchedSource(numbered, model.labels),
-            batch_size=batch_size,
-            workers=workers,
-            progress=progress,
-            told=told,
-        )
+        logits, targets, unreadable = ask_engine(model, model.engine.logits, numbered, told, **loading)
     return LabelSetEvaluation(
         split=split,
-        result=score_label_sets(output.logits, [accepted[index] for index in output.targets.tolist()]),
-        unreadable=output.unreadable,
+        result=score_label_sets(logits, [accepted[index] for index in targets.tolist()]),
+        unreadable=unreadable,
         seconds=time.perf_counter() - start,
         engine=model.computed_by,
         labels=str(labels),
@@ -191,14 +177,11 @@ def measure_classifier(
     model: InferenceModel,
     source: Source | MatchedSource,
     *,
-    batch_size: int | None = None,
-    workers: int | None = None,
-    progress: Progress = no_progress,
     write: Write | None = None,
+    **loading: Unpack[Loading],
 ) -> tuple[ClassificationResult, dict[str, str]]:
     """The result, and images that were left out: path to reason.
 
-    batch_size: if None, the fastest.
     source: images whose classes are matched to the labels by name, or have been matched otherwise.
     write: called with the predictions of each batch.
     """
@@ -210,38 +193,36 @@ def measure_classifier(
             paths = [matched.source.name(index) for index in batch.index.tolist()]
             write(image_predictions(logits, [[label] for label in batch.targets.tolist()], names, paths))
 
-    output = compute_logits(model, matched, batch_size=batch_size, workers=workers, progress=progress, told=told)
-    seen = readable_names(matched.source, output.unreadable)
-    return score_classes(output.logits, output.targets, matched.labels, names=seen), output.unreadable
+    def compute(images: Tensor) -> Tensor:
+        return matched.select(model.engine.logits(images))
+
+    logits, targets, unreadable = ask_engine(model, compute, matched.source, told, **loading)
+    seen = readable_names(matched.source, unreadable)
+    return score_classes(logits, targets, matched.labels, names=seen), unreadable
 
 
-def compute_logits(
+def ask_engine(
     model: InferenceModel,
-    matched: MatchedSource,
+    function: Callable[[Tensor], Tensor],
+    source: Source,
+    told: Callable[[Batch, Tensor], None] | None = None,
     *,
     batch_size: int | None = None,
     workers: int | None = None,
     progress: Progress = no_progress,
-    told: Callable[[Batch, Tensor], None] | None = None,
-) -> ClassifierOutput:
-    """The classifier's outputs for all images; `told` gets those of each batch."""
-    source, engine = matched.source, model.engine
-    batch = min(batch_size or engine.batch_size, len(source))
-    check_inference_memory(model.config, engine.preprocess, batch)
-    loader = Loader(
-        source,
-        engine.preprocess,
-        batch_size=batch,
-        workers=choose_workers(workers, len(source)),
-        cache_bytes=0,
-        normalised=False,
-    )
+) -> tuple[Tensor, Tensor, dict[str, str]]:
+    """What a function says of all images that can be read, (n, D), their labels (n,), and the others: path to reason.
+
+    function: images (B, C, H, W) uint8 to (B, D), by the model's engine; `told` gets that of each batch.
+    batch_size: if None, the fastest.
+    """
+    preprocess = model.engine.preprocess
+    batch = min(batch_size or model.engine.batch_size, len(source))
+    check_inference_memory(model.config, preprocess, batch)
+    workers = choose_workers(workers, len(source))
+    loader = Loader(source, preprocess, batch_size=batch, workers=workers, cache_bytes=0, normalised=False)
     with closing(loader):
-        logits, targets = compute_features(
-            lambda images: matched.select(engine.logits(images)),
-            loader.batches(),
-            len(source),
-            lambda done: progress(done, len(source)),
-            told,
+        outputs, targets = compute_features(
+            function, loader.batches(), len(source), lambda done: progress(done, len(source)), told
         )
-    return ClassifierOutput(logits, targets, dict(loader.unreadable))
+    return outputs, targets, dict(loader.unreadable)

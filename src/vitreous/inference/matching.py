@@ -28,15 +28,12 @@ class MatchedSource:
 
     @property
     def label_space(self) -> LabelSpace:
-        """Among which classes the prediction is chosen."""
         return "all" if self.outputs is None else "data"
 
     def with_source(self, source: Source) -> MatchedSource:
-        """The same for other images with labels that count alike."""
         return replace(self, source=source)
 
     def select(self, logits: Tensor) -> Tensor:
-        """(B, K) of all logits of the model, those of the classes that may be predicted."""
         return logits if self.outputs is None else logits[:, list(self.outputs)]
 
 

@@ -95,7 +95,6 @@ def _fraction_seen(training: Training) -> float:
 
 
 def check_inference_memory(config: ModelConfig, preprocess: Preprocess, images: int) -> None:
-    """Refuse a batch of this many images if it does not fit into the memory."""
     height, width = preprocess.size
     check_memory(
         inference_bytes(_at(config, preprocess), preprocess, images),
@@ -133,5 +132,4 @@ def choose_bias_batch(bundle: Bundle) -> int:
 
 
 def _at(config: ModelConfig, preprocess: Preprocess) -> ModelConfig:
-    """The model's configuration at the size at which images are given to it."""
     return config if preprocess.size == config.image_size else config.for_size(preprocess.size)

@@ -67,12 +67,10 @@ def separate_padding_from_pool(graph: Graph) -> None:
 
 
 def write(model: Any, folder: Path) -> None:
-    """One file."""
     (folder / FILE).write_bytes(model.SerializeToString())
 
 
 def read(folder: Path) -> Any:
-    """The content of the file that `write` wrote."""
     return (folder / FILE).read_bytes()
 
 
@@ -132,7 +130,6 @@ def _session(content: bytes, threads: int) -> Any:
 
 
 def _run(session: Any, names: list[str], images: Tensor) -> list[NDArray[Any]]:
-    """The outputs of these names for the images."""
     with _runtime_errors():
         found: list[NDArray[Any]] = session.run(names, {INPUT: images.numpy()})
     return found

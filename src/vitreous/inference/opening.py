@@ -66,7 +66,6 @@ def open_classifier(model: str | Path | Bundle, preprocess: Preprocess | str | N
 
 
 def check_classifier(bundle: Bundle) -> None:
-    """Refuse a model that has none."""
     if not bundle.model.config.classes:
         raise UserError(
             f"{bundle.path or 'the model'}: it has no classifier and so no labels to give; fit one first: "
@@ -196,7 +195,6 @@ def _convert(cache: EngineCache, plain: InferenceModel) -> dict[Variant, float] 
 
 
 def _reason(variant: Variant, speeds: Mapping[Variant, float], metadata: EngineMetadata) -> str:
-    """One line: which engine was taken, and why."""
     faster = (
         f"{speeds[variant] / speeds[TORCH]:.1f} times as fast as PyTorch here" if TORCH in speeds else "the fastest"
     )

@@ -69,7 +69,6 @@ def write(model: Any, folder: Path) -> None:
 
 
 def read(folder: Path) -> Any:
-    """What `write` wrote."""
     try:
         return _core().read_model(folder / XML)
     except RuntimeError as error:
@@ -96,8 +95,7 @@ class OpenVinoEngine(GraphEngine):
     """A model in OpenVINO. It is compiled at the first call."""
 
     name: EngineName = "openvino"
-    max_concurrency = 2
-    """While the last images of one batch are computed, streams that are done with it begin the next."""
+    max_concurrency = 2  # while the last images of one batch are computed, streams that are done with it begin the next
 
     def __init__(self, graph: Any, preprocess: Preprocess, precision: Precision, *, path: Path | None = None) -> None:
         if precision == "int8":
@@ -153,7 +151,6 @@ class _Streams:
         self._pool = ThreadPoolExecutor(requests, thread_name_prefix="openvino")
 
     def submit(self, images: NDArray[np.uint8], output: int) -> Future[NDArray[np.float32]]:
-        """What the output of this number will be for the images."""
         return self._pool.submit(self._infer, images, output)
 
     def _infer(self, images: NDArray[np.uint8], output: int) -> NDArray[np.float32]:

@@ -69,7 +69,6 @@ class Plan:
         return math.ceil(self.images / self.part_size)
 
     def images_of(self, part: int, sources: Sequence[Source]) -> list[Source]:
-        """The images of a part; `sources` have all."""
         first, found = part * self.part_size, []
         for source in sources:
             start, stop = max(first, 0), min(first + self.part_size, len(source))
@@ -119,7 +118,6 @@ def read_plan(out: Path) -> Plan | None:
 
 
 def create_plan(out: Path, plan: Plan) -> bool:
-    """Write the plan into the folder; False if another process was faster."""
     return create_file(out / NOTES / PLAN, json.dumps(asdict(plan), indent=2) + "\n")
 
 
@@ -163,7 +161,6 @@ class ModelRequest:
 
     @property
     def exported(self) -> bool:
-        """Whether it is an exported model, which has its own engine."""
         return is_engine(Path(self.model))
 
     def preferring(self, engine: EngineName, precision: Precision) -> ModelRequest:

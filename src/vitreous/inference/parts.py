@@ -66,7 +66,6 @@ class PredictedParts:
     engines: dict[str, int]  # how many of the parts each engine computed, such as {"openvino-int8": 3}
 
     def to_json(self) -> dict[str, Any]:
-        """Its fields."""
         return {**asdict(self), "out": str(self.out)}
 
 
@@ -258,7 +257,6 @@ class PartWorker:
         check_inference_memory(self.model.config, engine.preprocess, self.batch_size)
 
     def do(self, part: int, images: Sequence[Source], progress: Progress = no_progress) -> PartRecord:
-        """Predict the images of a part, and write it."""
         plan = self.folder.plan
         for number, source in enumerate(images):
             source.expect(np.arange(len(source), dtype=np.int64), keep_pending=number > 0)
@@ -285,7 +283,6 @@ def _row(one: Prediction, embed: bool) -> Row:
 
 
 def choose_format() -> Format:
-    """Parquet if it can be written."""
     return "parquet" if find_spec("pyarrow") is not None else "jsonl"
 
 

@@ -51,12 +51,10 @@ class Prediction:
 
     @property
     def label(self) -> str | None:
-        """The likeliest label."""
         return self.top[0].label if self.top else None
 
     @property
     def score(self) -> float | None:
-        """Its probability."""
         return self.top[0].score if self.top else None
 
     def to_json(self) -> dict[str, Any]:
@@ -67,7 +65,6 @@ class Prediction:
         return {"path": self.path, "label": self.label, "score": self.score, "top": top}
 
     def _repr_html_(self) -> str:
-        """A table of labels and scores, for a notebook."""
         rows = [(one.label, f"{one.score:.1%}") for one in self.top] if self.error is None else [("error", self.error)]
         cells = "".join(f"<tr><td>{escape(label)}</td><td>{escape(text)}</td></tr>" for label, text in rows)
         return f"<table><caption>{escape(self.path)}</caption>{cells}</table>"
@@ -161,7 +158,6 @@ class ImageList:
 
 
 def named_images(sources: Iterable[Source]) -> Iterator[NamedImage]:
-    """All images of sources, with their names."""
     return ((source.name(index), Sample(source, index)) for source in sources for index in range(len(source)))
 
 

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Unpack
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitreous.callbacks import Progress, no_progress
 from vitreous.data.batch import Batch
-from vitreous.data.loader import Loader, choose_workers
 from vitreous.data.source import Data, Source, Split
 from vitreous.errors import UserError
-from vitreous.evaluation.features import FeatureCache, StoredFeatures, compute_features, features_key
+from vitreous.evaluation.features import FeatureCache, StoredFeatures, features_key
 from vitreous.evaluation.intervals import wilson
 from vitreous.evaluation.probe import (
     DRAWS,
@@ -33,7 +31,7 @@ from vitreous.evaluation.probe import (
     vote_neighbours,
 )
 from vitreous.inference.engine import InferenceModel
-from vitreous.inference.memory_needs import check_inference_memory
+from vitreous.inference.evaluation import Loading, ask_engine
 from vitreous.model.network import check_numbers
 from vitreous.model.predictions import is_right
 
@@ -52,7 +50,6 @@ class ProbeScore:
 
     @property
     def std(self) -> float | None:
-        """The standard deviation over the draws."""
         return float(np.std(self.draws, ddof=1)) if self.draws else None
 
 
@@ -93,7 +90,6 @@ class ProbeSplits(NamedTuple):
 
 
 def check_labelled(data: Data) -> None:
-    """Refuse data without labels."""
     if not data.classes or any((source.labels < 0).any() for source in data.splits.values()):
         raise UserError(
             "the images have no labels, so nothing says what their features should tell apart; put each class in a "
@@ -104,16 +100,8 @@ def check_labelled(data: Data) -> None:
 class FeatureReader:
     """Features of sources by one model, from the cache if they are there."""
 
-    def __init__(
-        self,
-        model: InferenceModel,
-        batch_size: int | None = None,
-        workers: int | None = None,
-        progress: Progress = no_progress,
-    ) -> None:
-        self.model, self.workers, self.progress = model, workers, progress
-        self.engine = model.engine
-        self.batch_size = self.engine.batch_size if batch_size is None else batch_size
+    def __init__(self, model: InferenceModel, **loading: Unpack[Loading]) -> None:
+        self.model, self.engine, self.loading = model, model.engine, loading
         self.cache = FeatureCache()
         self.computed = 0
         self.unreadable: dict[str, str] = {}
@@ -138,7 +126,6 @@ class FeatureReader:
         return ProbeSplits(train, val, test, classes, measured)
 
     def labelled(self, source: Source) -> LabelledFeatures:
-        """Features (n, D) and labels (n,) of all images that can be read."""
         key = features_key(self.model.identity, self.engine.preprocess, source)
         found = self.cache.get(key)
         if found is None:
@@ -149,36 +136,17 @@ class FeatureReader:
         return found.features, torch.from_numpy(source.labels)[found.index]
 
     def compute(self, source: Source) -> StoredFeatures:
-        """Features of all images that can be read, whatever is in the cache."""
-        images = min(self.batch_size, len(source))
-        check_inference_memory(self.model.config, self.engine.preprocess, images)
-        workers = choose_workers(self.workers, len(source))
-        loader = Loader(
-            source,
-            self.engine.preprocess,
-            batch_size=self.batch_size,
-            workers=workers,
-            cache_bytes=0,
-            normalised=False,
-        )
+        """Of all images that can be read, whatever is in the cache."""
         seen = torch.zeros(len(source), dtype=torch.bool)
 
-        def batches() -> Iterator[Batch]:
-            for batch in loader.batches():
-                seen[batch.index] = True
-                yield batch
+        def told(batch: Batch, _: Tensor) -> None:
+            seen[batch.index] = True
 
-        def told(done: int) -> None:
-            self.progress(done, len(source))
-
-        try:
-            features, _ = compute_features(self.engine.representations, batches(), len(source), told)
-        finally:
-            loader.close()
+        features, _, unreadable = ask_engine(self.model, self.engine.representations, source, told, **self.loading)
         index = seen.nonzero()[:, 0]  # images come in their order
         self.computed += len(index)
         missing = (~seen).nonzero()[:, 0].tolist()
-        return StoredFeatures(features, index, {i: loader.unreadable[source.name(i)] for i in missing})
+        return StoredFeatures(features, index, {i: unreadable[source.name(i)] for i in missing})
 
 
 def _score(logits: Tensor, labels: Tensor, setting: dict[str, float]) -> ProbeScore:

@@ -37,7 +37,6 @@ CONNECT_SECONDS = 5.0
 
 
 def require_ray() -> None:
-    """Refuse where Ray is not installed."""
     try:
         import ray.data  # noqa: F401
     except ImportError:
@@ -115,7 +114,6 @@ class ClusterWorker:
         self.batch_size, self.threads = batch_size, threads
 
     def __call__(self, row: Row) -> Row:
-        """Do a part, unless another process has done it meanwhile."""
         part = int(row["part"])
         try:
             images = self.folder.plan.images_of(part, self.sources)
@@ -130,7 +128,6 @@ class ClusterWorker:
 
     @cached_property
     def sources(self) -> list[Source]:
-        """All images."""
         import ray
 
         found: list[Source] = ray.get(self.listing)
@@ -138,7 +135,6 @@ class ClusterWorker:
 
     @cached_property
     def worker(self) -> PartWorker:
-        """With the model, opened once."""
         torch.set_num_threads(self.threads)
         return PartWorker(self.folder, *self.request.open(), self.batch_size, self.threads)
 

@@ -106,7 +106,6 @@ def split_images(bundle: Bundle, calibrate: str | Path | Data, verify: str | Pat
 
 
 def held_out_views(source: Source, preprocess: Preprocess, labels: tuple[str, ...]) -> LabelledViews:
-    """As many images as may be held out."""
     count = min(HELD_OUT_IMAGES, max(1, HELD_OUT_BYTES // (preprocess.channels * math.prod(preprocess.size))))
     return sample_views(source, preprocess, count, labels)
 

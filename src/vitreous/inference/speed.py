@@ -27,7 +27,6 @@ SOFTWARE = ("vitreous", "torch", "openvino", "nncf", "onnxruntime", "onnxscript"
 
 
 def measure_speeds(engines: Mapping[Key, Engine], *, rounds: int = 5, seconds: float = 0.5) -> dict[Key, float]:
-    """Images per second of each engine, at its own batch size."""
     calls = {name: _call(engine, engine.batch_size) for name, engine in engines.items()}
     for call in calls.values():
         call()  # whatever is compiled at the first call
@@ -88,7 +87,6 @@ def describe_processor() -> str:
 
 
 def describe_software() -> str:
-    """The versions of what converts and computes."""
     return ", ".join(f"{package} {_version(package)}" for package in SOFTWARE)
 
 
@@ -100,7 +98,6 @@ def _version(package: str) -> str:
 
 
 def machine_features(device: torch.device) -> dict[str, Any]:
-    """What a result was computed on and with: the device, its processor, and the versions."""
     return {
         "device": device.type,
         "cores": os.cpu_count(),

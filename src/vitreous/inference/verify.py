@@ -73,7 +73,6 @@ def compare_engines(reference: Engine, other: Engine, images: Tensor, *, classif
 
 
 def in_batches(function: Callable[[Tensor], Tensor], images: Tensor, size: int) -> Tensor:
-    """An engine's outputs for many images."""
     return torch.cat([function(batch) for batch in torch.split(images, size)])
 
 

@@ -88,10 +88,7 @@ def get(
 
 
 def read_pieces(
-    response: HTTPResponse,
-    policy: RetryPolicy,
-    limit: int | None = None,
-    waiting: Waiting = lambda seconds: None,
+    response: HTTPResponse, policy: RetryPolicy, limit: int | None = None, waiting: Waiting = lambda seconds: None
 ) -> Iterator[bytes]:
     """The body as it comes, at most `limit` bytes; a server that trickles is taken for broken off."""
     done, since, then = 0, time.monotonic(), 0

@@ -144,7 +144,9 @@ class Probe(EngineOptions["ProbeResult"], WorkersOption):
         probing.check_labelled(data)
         seed = self._drawing_seed(data)
         model = self.open_engine(sum(map(len, data.splits.values())), precision="fp32", classifier=False)
-        reader = probing.FeatureReader(model, self.batch_size, self.workers, self.progress("computing features"))
+        reader = probing.FeatureReader(
+            model, batch_size=self.batch_size, workers=self.workers, progress=self.progress("computing features")
+        )
         splits = reader.splits(data, seed, validate=protocol == "linear")
         remarks: list[str] = []
         if protocol == "knn":

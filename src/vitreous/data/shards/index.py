@@ -116,7 +116,6 @@ def read_index(page: IndexPage, path: Path, places: tuple[str, ...], where: str)
 
 
 def _described(shards: tuple[Shard, ...], classes: tuple[str, ...]) -> str:
-    """A digest of what shards.json says."""
     return sha256_json([classes, [asdict(shard) for shard in shards]])
 
 
@@ -131,7 +130,6 @@ class IndexPage:
 
 
 def parse_index(text: str, where: str) -> IndexPage:
-    """The same, checked; `where` is what errors call it."""
     found = parse_json(text, where)
     try:
         if found["format"] != FORMAT:
@@ -176,7 +174,6 @@ def load_rows(path: Path) -> ShardRows:
 
 
 def rows_note(path: Path) -> str:
-    """The note in the header of a file of rows."""
     with safe_open(path, framework="np") as file:
         return str((file.metadata() or {}).get("vitreous"))
 

@@ -159,7 +159,6 @@ def _choices(pattern: str, inside: str) -> list[str]:
 
 
 def _named_classes(index: ShardIndex, names: Path) -> ShardIndex:
-    """The index with the classes called as a file of names says, if it is there."""
     if not index.classes or not names.is_file():
         return index
     classes = tuple(line.strip() for line in read_text(names).splitlines() if line.strip())
@@ -206,7 +205,6 @@ def _text(place: str) -> str:
 
 
 def _rows(folder: str, page: IndexPage) -> Path:
-    """The file of rows, from afar by way of the cache."""
     where = beside(folder, ROWS)
     if is_address(folder):
         return _fetched_rows(where, page)

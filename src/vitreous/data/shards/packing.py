@@ -10,11 +10,10 @@ import json
 import logging
 import re
 from array import array
-from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import BinaryIO
@@ -38,8 +37,9 @@ from vitreous.data.shards.index import (
     rows_note,
     write_index,
 )
-from vitreous.data.shards.tar import BLOCK, END, header_size, padded, written_member
+from vitreous.data.shards.tar import END, written_member
 from vitreous.data.source import Data, Source, Split, key_hashes
+from vitreous.data.view import map_concurrently
 from vitreous.data.workers import usable_cores
 from vitreous.errors import UserError
 from vitreous.inputs import as_text, reason
@@ -51,8 +51,6 @@ log = logging.getLogger("vitreous")
 
 _SUFFIXES = {"JPEG": ".jpg", "TIFF": ".tif"}
 _UNSAFE = re.compile(r"[%\\\x00-\x1f\x7f]")
-
-PREPARED_IMAGES = 64  # images that are read, or made PNG, before they are written
 
 Progress = Callable[[int, int], None]  # told images done and in all
 
@@ -105,7 +103,7 @@ def _emptied_without_a_shard(folder: Path) -> Iterator[None]:
 def _write_shards(data: Data, folder: Path, shard_size: int, progress: Progress) -> list[_Finished]:
     finished, total, done = list[_Finished](), sum(map(len, data.splits.values())), 0
     for split, source in data.splits.items():
-        for shard, images in _SplitPacker(folder, split, source, shard_size).shards():
+        for shard, images in _pack_split(folder, split, source, shard_size):
             progress(done + images, total)
             finished += [] if shard is None else [shard]
         done += len(source)
@@ -139,124 +137,91 @@ class _Image:
 
     name: str
     size: int  # of what it was made from, before it was read
-    member: tuple[str, str, bytes, int] | None = None  # key, suffix, content and label
+    key: str = ""
+    suffix: str = ""
+    content: bytes = b""
+    label: int = -1
     error: str = ""
 
 
-class _SplitPacker:
-    """Packs one split. A train split is shuffled once, so that each shard has a bit of everything."""
+def _pack_split(folder: Path, split: Split, source: Source, shard_size: int) -> Iterator[tuple[_Finished | None, int]]:
+    """Each shard when it is whole, else None, and how many images were dealt with.
 
-    def __init__(self, folder: Path, split: Split, source: Source, shard_size: int) -> None:
-        self.folder, self.split, self.source, self.shard_size = folder, split, source, shard_size
-        self.order: Index = np.argsort(key_hashes(source, 0)) if split == "train" else np.arange(len(source))
-
-    def shards(self) -> Iterator[tuple[_Finished | None, int]]:
-        """Each shard when it is whole, else None, and how many images were dealt with."""
-        at = number = 0
-        while (known := self._taken_up(number, at)) is not None:
-            number, at = number + 1, known.end
-            yield known, at
-        with _prepared(self.source, self.order[at:]) as images:
-            waiting = next(images, None)
-            while waiting is not None:
-                left_out: dict[str, str] = {}
-                sizes: list[int] = []
-                path = self._path(number)
-                path.with_suffix(".safetensors").unlink(missing_ok=True)
-                with new_file(path) as file:
-                    writer = ShardWriter(file)
-                    while waiting is not None and self._fits(writer, waiting):
-                        if waiting.member is None:
-                            left_out[waiting.name] = waiting.error
-                        else:
-                            writer.add(*waiting.member)
-                        sizes.append(waiting.size)
-                        at += 1
-                        yield None, at
-                        waiting = next(images, None)
-                    rows, digest = writer.finish()
-                shard = Shard(path.name, self.split, writer.size, len(rows.offset), digest)
-                finished = _Finished(shard, rows, at, left_out)
-                self._record(finished, sizes)
-                number += 1
-                yield finished, at
-
-    def _path(self, number: int) -> Path:
-        return self.folder / f"{self.split}-{number:06d}.tar"
-
-    def _fits(self, writer: ShardWriter, image: _Image) -> bool:
-        if not len(writer) or image.member is None:
-            return True
-        return writer.size + writer.room(*image.member) + END <= self.shard_size
-
-    def _record(self, finished: _Finished, sizes: list[int]) -> None:
-        """Note what is in a shard, for a command that takes the packing up, and for the index.
-
-        sizes: of the images as they were read, by which one that is changed later is noticed.
-        """
-        note = {"end": finished.end, "left_out": finished.left_out, "sizes": sizes, "shard_size": self.shard_size}
-        new = self.folder / ".record"
-        finished.rows.save(new, json.dumps({"shard": asdict(finished.shard), **note}))
-        fsync_file(new)
-        new.replace((self.folder / finished.shard.file).with_suffix(".safetensors"))
-
-    def _taken_up(self, number: int, start: int) -> _Finished | None:
-        """The shard of this number, if an interrupted command finished it and it has the same images and labels.
-
-        One that images were left out of is made anew, as they may have been mended, and so is one of whose images
-        any has another size by now.
-        """
-        path = self._path(number)
-        record = path.with_suffix(".safetensors")
-        try:
-            note = json.loads(rows_note(record))
-            found = _Finished(Shard(**note["shard"]), load_rows(record), note["end"], left_out={})
-            sizes = list(note["sizes"])
-            same_size = path.stat().st_size == found.shard.bytes and note["shard_size"] == self.shard_size
-            whole = same_size and not note["left_out"]
-        except (OSError, SafetensorError, UserError, ValueError, KeyError, TypeError):
-            return None
-        taken = self.order[start : found.end].tolist()
-        same = len(taken) == len(found.rows.names) == len(sizes) and all(
-            self.source.key(i) == found.rows.names[row]
-            and self.source.labels[i] == found.rows.label[row]
-            and self.source.size(i) == sizes[row]
-            for row, i in enumerate(taken)
-        )
-        return found if whole and same else None
+    A train split is shuffled once, so that each shard has a bit of everything.
+    """
+    order: Index = np.argsort(key_hashes(source, 0)) if split == "train" else np.arange(len(source))
+    at = number = 0
+    path = folder / f"{split}-{number:06d}.tar"
+    while (known := _finished_before(path, source, order, at, shard_size)) is not None:
+        number, at = number + 1, known.end
+        path = folder / f"{split}-{number:06d}.tar"
+        yield known, at
+    prepare = partial(_prepare, source)
+    images = map_concurrently(prepare, order[at:].tolist(), max(4, usable_cores()))
+    _, image = next(images, (0, None))
+    while image is not None:
+        left_out: dict[str, str] = {}
+        sizes: list[int] = []
+        path = folder / f"{split}-{number:06d}.tar"
+        path.with_suffix(".safetensors").unlink(missing_ok=True)
+        with new_file(path) as file:
+            writer = _ShardWriter(file)
+            while image is not None:
+                if image.error:
+                    left_out[image.name] = image.error
+                elif not writer.add(image, shard_size):
+                    break
+                sizes.append(image.size)
+                at += 1
+                yield None, at
+                _, image = next(images, (0, None))
+            rows, digest = writer.finish()
+        shard = Shard(path.name, split, writer.size, len(rows.offset), digest)
+        # For a command that takes the packing up, and for the index. By its size an image that changes is noticed.
+        note = {"end": at, "left_out": left_out, "sizes": sizes, "shard_size": shard_size}
+        rows.save(folder / ".record", json.dumps({"shard": asdict(shard), **note}))
+        fsync_file(folder / ".record")
+        (folder / ".record").replace(path.with_suffix(".safetensors"))
+        number += 1
+        yield _Finished(shard, rows, at, left_out), at
 
 
-@contextmanager
-def _prepared(source: Source, order: Index) -> Iterator[Iterator[_Image]]:
-    """Images in this order, read ahead by threads; what waits for the disk or makes a PNG needs no Python lock."""
-    pool = ThreadPoolExecutor(max(4, usable_cores()), thread_name_prefix="pack")
-    waiting: deque[Future[_Image]] = deque()
+def _finished_before(path: Path, source: Source, order: Index, start: int, shard_size: int) -> _Finished | None:
+    """The shard at a path, if an interrupted command finished it and it has the same images and labels.
 
-    def images() -> Iterator[_Image]:
-        for index in order.tolist():
-            waiting.append(pool.submit(_prepare, source, index))
-            if len(waiting) >= PREPARED_IMAGES:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-
+    One that images were left out of is made anew, as they may have been mended, and so is one of whose images any has
+    another size by now. start: of its images in the order.
+    """
+    record = path.with_suffix(".safetensors")
     try:
-        yield images()
-    finally:
-        pool.shutdown(cancel_futures=True)
+        note = json.loads(rows_note(record))
+        found = _Finished(Shard(**note["shard"]), load_rows(record), note["end"], left_out={})
+        sizes = list(note["sizes"])
+        if path.stat().st_size != found.shard.bytes or note["shard_size"] != shard_size or note["left_out"]:
+            return None
+    except (OSError, SafetensorError, UserError, ValueError, KeyError, TypeError):
+        return None
+    taken = order[start : found.end].tolist()
+    same = len(taken) == len(found.rows.names) == len(sizes) and all(
+        source.key(i) == found.rows.names[row]
+        and source.labels[i] == found.rows.label[row]
+        and source.size(i) == sizes[row]
+        for row, i in enumerate(taken)
+    )
+    return found if same else None
 
 
 def _prepare(source: Source, index: int) -> _Image:
+    """Read by a thread: what waits for the disk or makes a PNG needs no Python lock."""
     name, size = source.name(index), source.size(index)
     try:
         key, content = source.key(index), source.encoded(index)
-        return _Image(name, size, (key, suffix_of(key, content), content, int(source.labels[index])))
+        return _Image(name, size, key, suffix_of(key, content), content, int(source.labels[index]))
     except ImageError as error:
         return _Image(name, size, error=error.reason)
 
 
 def _write_index(folder: Path, finished: list[_Finished], classes: tuple[str, ...]) -> None:
-    """Write the index of all shards, and remove whatever else is there."""
     shards = tuple(one.shard for one in finished)
     files = tuple(shard.file for shard in shards)
     index = ShardIndex(files, shards, classes, join_rows([one.rows for one in finished]))
@@ -269,7 +234,7 @@ def _write_index(folder: Path, finished: list[_Finished], classes: tuple[str, ..
     fsync_folder(folder)
 
 
-class ShardWriter:
+class _ShardWriter:
     """A tar file that is being written, and what its index will say of it."""
 
     def __init__(self, file: BinaryIO) -> None:
@@ -279,32 +244,24 @@ class ShardWriter:
         self._offset, self._length, self._label, self._crc = array("q"), array("i"), array("i"), array("I")
         self._names = Names()
 
-    def __len__(self) -> int:
-        return len(self._names)
-
-    def add(self, key: str, suffix: str, content: bytes, label: int) -> None:
-        """One more image, called `key` in the index; label: -1 for none."""
-        name = self._member_name(key)
+    def add(self, image: _Image, shard_size: int) -> bool:
+        """Write an image and its label; False where it has no room, unless it is the first."""
+        name = self._member_name(image.key)
+        header, body = written_member(name + image.suffix, image.content)
+        label = b"".join(written_member(f"{name}.cls", str(image.label).encode())) if image.label >= 0 else b""
+        if self._taken and self.size + len(header) + len(body) + len(label) + END > shard_size:
+            return False
         self._taken.add(name)
-        header, body = written_member(name + suffix, content)
         self._offset.append(self.size + len(header))
-        self._length.append(len(content))
-        self._label.append(label)
-        self._crc.append(crc32(content))
-        self._names.append(key)
-        self._write(header)
-        self._write(body)
-        if label >= 0:
-            self._write(b"".join(written_member(f"{name}.cls", str(label).encode())))
-
-    def room(self, key: str, suffix: str, content: bytes, label: int) -> int:
-        """Bytes that `add` would write."""
-        name = self._member_name(key)
-        labelled = header_size(f"{name}.cls") + BLOCK if label >= 0 else 0
-        return header_size(name + suffix) + padded(len(content)) + labelled
+        self._length.append(len(image.content))
+        self._label.append(image.label)
+        self._crc.append(crc32(image.content))
+        self._names.append(image.key)
+        for part in (header, body, label):
+            self._write(part)
+        return True
 
     def finish(self) -> tuple[ShardRows, str]:
-        """End the file; its rows and its SHA-256."""
         self._write(bytes(END))
         rows = ShardRows(
             np.frombuffer(self._offset, dtype=np.int64),
@@ -345,14 +302,10 @@ def suffix_of(key: str, content: bytes) -> str:
 def member_name(key: str) -> str:
     """An image's key as the name of a member, without the suffix: no dot in its last part, and nowhere `..`."""
     stem = re.sub(r"\.[^./]*$", lambda found: "" if found[0].lower() in IMAGE_SUFFIXES else found[0], as_text(key))
-    *folders, last = _UNSAFE.sub(_escaped, stem).split("/")
+    *folders, last = _UNSAFE.sub(lambda found: f"%{ord(found[0]):02X}", stem).split("/")
     folders = [folder.replace(".", "%2E") if folder in (".", "..") else folder for folder in folders if folder]
     last = last.replace(".", "%2E") or "%"
     first = folders[0] if folders else last
     if first.startswith("__"):  # what webdataset passes over
         folders, last = ([f"%5F{first[1:]}", *folders[1:]], last) if folders else ([], f"%5F{last[1:]}")
     return "/".join((*folders, last))
-
-
-def _escaped(found: re.Match[str]) -> str:
-    return f"%{ord(found[0]):02X}"

@@ -87,7 +87,6 @@ class _Threads:
             self._threads[-1].start()
 
     def end(self) -> list[Thread]:
-        """Let all end that have nothing to do any more."""
         for _ in self._threads:
             self._queue.put(None)
         return self._threads

@@ -43,7 +43,6 @@ class FileVersion(NamedTuple):
 
 
 def is_address(text: str) -> bool:
-    """Whether this names something that is not on this machine."""
     return "://" in text
 
 

@@ -54,8 +54,7 @@ _META = re.compile(r"__[^/]*__(?:/|$)")
 
 
 T = TypeVar("T")
-Sample = tuple[Member, str | None]
-"""An image, and its label if it has one."""
+Sample = tuple[Member, str | None]  # an image, and its label if it has one
 
 
 def scan_shards(places: Sequence[str]) -> ShardIndex:
@@ -117,7 +116,6 @@ def split_of(name: str) -> Split:
 
 
 def file_name(place: str) -> str:
-    """The last part of a path or an address."""
     return without_query(place).replace("\\", "/").rstrip("/").rpartition("/")[2]
 
 
@@ -150,7 +148,6 @@ def _samples(shard: str, size: int, read: Read, skipped: Counter[str]) -> Iterat
 
 
 def _described(shard: str, member: Member | None, read: Read) -> str | None:
-    """The label that a .json member gives; None if there is none."""
     if member is None:
         return None
     check_size(shard, member, MAX_JSON_BYTES)
@@ -162,7 +159,6 @@ def _described(shard: str, member: Member | None, read: Read) -> str | None:
 
 
 def _load_index(places: Sequence[str], versions: Sequence[FileVersion]) -> ShardIndex | None:
-    """The cached index of these shards; None if there is none, or a damaged one."""
     entry = _entry(places, versions)
     try:
         if entry is None or not entry.is_dir():

@@ -7,7 +7,6 @@ change places within a buffer, so that reading stays nearly sequential.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
 from hashlib import sha256
 from zlib import crc32
 
@@ -39,11 +38,9 @@ class ShardSource(Source):
 
     @property
     def total(self) -> int:
-        """All images of the index."""
         return len(self.index.rows.length)
 
     def name(self, index: int) -> str:
-        """The shard, and the image's name in it."""
         return f"{self.index.places[self._shard(index)]}#{self.key(index)}"
 
     def key(self, index: int) -> str:
@@ -51,11 +48,9 @@ class ShardSource(Source):
         return self.index.rows.names[int(self._rows[index])]
 
     def read(self, index: int, *, channels: int = 3, at_least: int | None = None) -> Image.Image:
-        """The decoded image."""
         return open_image(self.content(index), channels=channels, at_least=at_least, name=self.name(index))
 
     def header(self, index: int) -> Header:
-        """What its first bytes say."""
         return read_header(self.content(index), name=self.name(index))
 
     def content(self, index: int) -> bytes:
@@ -78,17 +73,7 @@ class ShardSource(Source):
         return content
 
     def size(self, index: int) -> int:
-        """As the index says."""
         return int(self.index.rows.length[int(self._rows[index])])
-
-    def subset(self, indices: Sequence[int] | Labels) -> ShardSource:
-        """These images."""
-        chosen = np.asarray(indices, dtype=np.int64)
-        return ShardSource(self.index, self._rows[chosen], self.labels[chosen], self.classes)
-
-    def with_labels(self, labels: Labels, classes: tuple[str, ...]) -> ShardSource:
-        """The same images with other labels."""
-        return ShardSource(self.index, self._rows, labels, classes)
 
     def order(self, seed: int, epoch: int) -> Index:
         """Shards in a random order, some side by side, each from its start to its end, but for the buffer."""
@@ -131,7 +116,6 @@ class ShardSource(Source):
         return bisect_right(self._begins, int(self._rows[index])) - 1
 
     def _piece(self, index: int) -> Piece:
-        """The image with its header."""
         row, shard = int(self._rows[index]), self._shard(index)
         start, length = int(self.index.rows.offset[row]) - BLOCK, int(self.index.rows.length[row])
         return Piece(self.index.places[shard], start, BLOCK + length, self.index.shards[shard].bytes)

@@ -90,7 +90,6 @@ def parse_header(shard: str, at: int, block: bytes) -> tuple[bytes, bytes, int]:
 
 
 def check_name(shard: str, name: str) -> None:
-    """Refuse a member whose name leads out of a folder."""
     parts = (name.replace("\\", "/") if "\\" in name else name).split("/")
     if not parts[0] or ".." in parts or "\0" in name or parts[0][1:] == ":":
         raise UserError(f"{shard}: its member {name!r} has a name that leads elsewhere; do not use this shard.")
@@ -112,18 +111,10 @@ def padded(size: int) -> int:
 
 def written_member(name: str, content: bytes) -> tuple[bytes, bytes]:
     """Header and padded body of a member; who, when and where are left out, so the same images give the same bits."""
-    return _header(name, len(content)), content + bytes(padded(len(content)) - len(content))
-
-
-def header_size(name: str) -> int:
-    """Bytes that come before a member's first: a long name, or one beyond ASCII, needs blocks of its own."""
-    return BLOCK if len(name) <= tarfile.LENGTH_NAME and name.isascii() else len(_header(name, 0))
-
-
-def _header(name: str, size: int) -> bytes:
     info = tarfile.TarInfo(name)
-    info.size, info.mode = size, 0o644
-    return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
+    info.size, info.mode = len(content), 0o644
+    header = info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
+    return header, content + bytes(padded(len(content)) - len(content))
 
 
 def _number(field: bytes) -> int:

@@ -79,7 +79,7 @@ def measure_fine_tuned(
     tune = _fine_tune_1k if protocol == "vtab-1k" else _fine_tune_full
     if seconds is None:
         return _test(context, task, protocol, tune(context, task, None), None, len(test))
-    reader = FeatureReader(open_in_torch(context.given, str(context.runtime.device)), None, 0)
+    reader = FeatureReader(open_in_torch(context.given, str(context.runtime.device)), workers=0)
     image = seconds_per_image(reader.compute, test, SEED)
     testing = 1.2 * image * len(test) + (CONVERTING if image * len(test) > CONVERSION_PAYS_SECONDS else 2.0)
     testing = min(TESTING * seconds, testing)

@@ -51,7 +51,7 @@ def measure_frozen(
     """
     began = time.perf_counter()
     what = f"{task.named.name}: features"
-    reader = FeatureReader(model, None, workers, lambda done, total: progress(what, done, total))
+    reader = FeatureReader(model, workers=workers, progress=lambda done, total: progress(what, done, total))
     data = task.data if seconds is None else subset_in_time(model, task, seconds, protocols, workers)
     splits = reader.splits(data, SEED, validate="linear" in protocols)
     used = sum(len(part[1]) for part in (splits.train, splits.val, splits.test) if part is not None)
@@ -101,7 +101,7 @@ def subset_in_time(
     """As many images of each split as fit into the time: random ones to measure, alike of each class to learn."""
     began, data, linear = time.perf_counter(), task.data, "linear" in protocols
     test = data.splits["test"]
-    image = seconds_per_image(FeatureReader(model, None, workers).compute, test, SEED)
+    image = seconds_per_image(FeatureReader(model, workers=workers).compute, test, SEED)
     learn = seconds_to_learn(model.config.features, len(data.classes)) if linear else 0.0
     known: dict[Split, Source] = {
         split: source for split, source in data.splits.items() if split == "train" or (split == "val" and linear)
