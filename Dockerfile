@@ -2,13 +2,16 @@
 # docs/deploy.md says how to run it.
 
 FROM python:3.11-slim AS build
-# pip reads this by itself: for a CPU-only build of torch, give the address of an index that has one.
-ARG PIP_EXTRA_INDEX_URL=
+# pip reads this by itself; this index has builds of torch for CPUs. Empty: those of PyPI, with the libraries for CUDA.
+ARG PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu
 WORKDIR /build
 RUN python -m venv /opt/vitreous
 COPY pyproject.toml constraints.txt README.md LICENSE ./
+# First what it needs, with an empty package: an edit of the sources installs nothing of that again.
+RUN mkdir -p src/vitreous && touch src/vitreous/__init__.py && \
+    /opt/vitreous/bin/pip install --no-cache-dir --constraint constraints.txt '.[serve,openvino]'
 COPY src ./src
-RUN /opt/vitreous/bin/pip install --no-cache-dir --constraint constraints.txt '.[serve,openvino]'
+RUN /opt/vitreous/bin/pip install --no-cache-dir --no-deps --force-reinstall .
 
 FROM python:3.11-slim
 RUN useradd --system --uid 10001 --no-create-home vitreous && install --directory --owner=vitreous /cache

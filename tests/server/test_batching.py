@@ -1,15 +1,18 @@
 """The queue: what is computed together, and what becomes of what cannot be."""
 
 import asyncio
+import os
+import sys
 import threading
+import time
 from concurrent import futures
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from support.serving import GatedEngine, gated, make_image, running
-from vitreous.server import batching
+from support.serving import GatedEngine, gated, make_image, running, wait_for
+from vitreous.server import app, batching, served_model
 from vitreous.server.batching import AdmissionQueue, Batcher
 from vitreous.server.errors import ApiError
 from vitreous.server.metrics import ServerMetrics
@@ -210,3 +213,86 @@ def test_a_full_queue_refuses_at_once_and_answers_what_it_accepted():
             engine.gate.set()
             assert [job.result().status_code for job in waiting] == [200] * 4
     assert sum(engine.batches) == 4
+
+
+def test_no_more_cores_are_used_than_there_are_to_use(tmp_path, monkeypatch):
+    """A container may be given two of a machine's 64; threads for 64 would only need memory."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)), raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(sys, "platform", "linux")
+    assert batching.usable_cores(tmp_path) == 16
+    for text, cores in (("max 100000", 16), ("150000 100000", 2), ("9900000 100000", 16), ("1000 100000", 1)):
+        (tmp_path / "cpu.max").write_text(text + "\n")
+        assert batching.usable_cores(tmp_path) == cores
+    older = tmp_path / "older"
+    (older / "cpu").mkdir(parents=True)
+    (older / "cpu" / "cpu.cfs_period_us").write_text("100000\n")
+    for text, cores in (("-1", 16), ("400000", 4)):
+        (older / "cpu" / "cpu.cfs_quota_us").write_text(text)
+        assert batching.usable_cores(older) == cores
+
+
+def test_nothing_is_computed_for_a_client_that_left():
+    engine = GatedEngine()
+    content = make_image()
+    with running(gated(engine)) as server:
+        while engine.entered.acquire(blocking=False):
+            pass
+        engine.batches.clear()
+        engine.gate.clear()
+        with futures.ThreadPoolExecutor(1) as pool:
+            first = pool.submit(server.client.post, "/predict", content=content)
+            assert engine.entered.acquire(timeout=60)
+            with server.connect() as leaving:
+                head = f"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n\r\n"
+                leaving.sendall(head.encode() + content)
+                wait_for(lambda: 'queue_images{model="gated"} 2.0' in server.client.get("/metrics").text)
+            wait_for(lambda: 'route="/predict",status="499"} 1.0' in server.client.get("/metrics").text)
+            engine.gate.set()
+            assert first.result().status_code == 200
+        assert server.client.post("/predict", content=content).status_code == 200
+    assert engine.batches == [1, 1]
+
+
+def test_a_server_whose_engine_hangs_says_so():
+    """Whatever watches it would otherwise leave it as it is."""
+    engine = GatedEngine()
+    health = ("/v2/health/live", "/v2/health/ready", "/v2/models/gated/ready")
+    with running(gated(engine), response_seconds=0.5, grace_seconds=0.1) as server:
+
+        def statuses():
+            return {server.client.get(path).status_code for path in health}
+
+        assert statuses() == {200}
+        engine.gate.clear()
+        assert server.client.post("/predict", content=make_image()).status_code == 503
+        wait_for(lambda: statuses() == {503}, "the engine hangs")
+        assert "restart" in server.client.get(health[0]).json()["error"]
+        engine.gate.set()
+        wait_for(lambda: statuses() == {200}, "it computes again")
+
+
+def test_no_more_pixels_are_decoded_at_once_than_the_memory_has_room_for(monkeypatch):
+    """60 blank images of 33 million pixels are a few megabytes, and gigabytes once they are decoded."""
+    decoding, most, lock, decode = 0, 0, threading.Lock(), served_model.make_view
+
+    def count(*given):
+        nonlocal decoding, most
+        with lock:
+            decoding += 1
+            most = max(most, decoding)
+        time.sleep(0.05)
+        try:
+            return decode(*given)
+        finally:
+            with lock:
+                decoding -= 1
+
+    monkeypatch.setattr(served_model, "make_view", count)
+    monkeypatch.setattr(app, "usable_cores", lambda: 12)
+    content = make_image(size=(100, 100))
+    limits = {"max_pixels": 10_000, "max_total_pixels": 30_000}
+    with running(gated(GatedEngine()), **limits) as server, futures.ThreadPoolExecutor(12) as pool:
+        found = list(pool.map(lambda _: server.client.post("/predict", content=content), range(12)))
+    assert {one.status_code for one in found} == {200}
+    assert most == 3

@@ -11,6 +11,7 @@ import sys
 import sysconfig
 import tomllib
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -77,11 +78,20 @@ def test_what_the_image_is_made_of_is_there_and_let_in():
 
 
 def test_the_packages_of_the_image_exist():
-    (install,) = [shlex.split(rest) for rest in the("RUN") if "pip install" in rest]
+    install, _ = [shlex.split(rest) for rest in the("RUN") if "pip install" in rest]
     assert install[install.index("--constraint") + 1] == "constraints.txt"
     extras = re.fullmatch(r"\.\[(.+)\]", install[-1])[1].split(",")
     known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     assert set(extras) <= set(known)
+
+
+def test_an_edit_of_the_sources_does_not_install_torch_again():
+    """Docker keeps a layer as long as what was copied before it is the same; and torch for CUDA has gigabytes."""
+    steps = [rest for name, rest in instructions() if name in ("COPY", "RUN")]
+    needs, package = (number for number, rest in enumerate(steps) if "pip install" in rest)
+    assert needs < steps.index("src ./src") < package
+    assert "--no-deps" in steps[package]
+    assert "PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu" in the("ARG")
 
 
 def build_stage(folder):
@@ -100,7 +110,8 @@ def build_stage(folder):
             *sources, target = rest.split()
             for source in sources:
                 place = work / target / (Path(source).name if target.endswith("/") else "")
-                (shutil.copytree if (ROOT / source).is_dir() else shutil.copy)(ROOT / source, place)
+                copy = partial(shutil.copytree, dirs_exist_ok=True) if (ROOT / source).is_dir() else shutil.copy
+                copy(ROOT / source, place)
         elif name == "RUN":
             subprocess.run(
                 rest.replace("/opt/vitreous", str(installed)), shell=True, cwd=work, env=environment, check=True

@@ -15,6 +15,7 @@ class ServerSettings:
     max_body_bytes: int = 32 * 2**20  # most bytes of one request
     max_total_body_bytes: int = 256 * 2**20  # most bytes of all requests that are being read or answered
     max_pixels: int = 2**25  # most pixels of an image that is no JPEG; of a JPEG, as many as are ever decoded
+    max_total_pixels: int = 2**27  # most pixels that are decoded at once, per model
     max_queue_size: int = 128  # most images waiting or being computed, per model
     max_explanations: int = 8  # most requests at once that look inside a model, per model
     response_seconds: float = 30.0  # time within which the answer to an image must have begun, or it is given up

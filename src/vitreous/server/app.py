@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -16,6 +15,7 @@ from starlette.exceptions import HTTPException
 from vitreous import __version__
 from vitreous.config.server import ServerSettings
 from vitreous.server import inference_protocol, routes
+from vitreous.server.batching import usable_cores
 from vitreous.server.errors import ApiError, handle_error
 from vitreous.server.guard import Guard, Policy
 from vitreous.server.metrics import ServerMetrics
@@ -41,7 +41,7 @@ def make_app(models: Sequence[ModelToServe], settings: ServerSettings) -> FastAP
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         # Images are decoded in these threads: more would need more memory, and gain nothing.
-        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(os.cpu_count(), "decode"))
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(usable_cores(), "decode"))
         yield
         for model in served.values():
             model.close()

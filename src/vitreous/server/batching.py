@@ -8,12 +8,17 @@ a batch before the last has ended is handed several.
 from __future__ import annotations
 
 import asyncio
+import math
+import os
+import sys
+import threading
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -32,18 +37,31 @@ RESERVED_SECONDS = 0.25
 """For which a place is kept for an image that is being sent. Whoever takes longer holds none meanwhile."""
 
 
+def usable_cores(group: Path = Path("/sys/fs/cgroup")) -> int:
+    """Cores that this process may use: those that it may run on, and no more than the quota of its group (cgroup)."""
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    try:
+        if (group / "cpu.max").exists():
+            quota, period = (group / "cpu.max").read_text().split()
+        else:  # cgroups of version 1
+            quota, period = ((group / "cpu" / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
+        return max(1, min(cores, math.ceil(int(quota) / int(period)))) if int(quota) > 0 else cores
+    except (OSError, ValueError):  # no groups, or no quota: "max"
+        return cores
+
+
 class ThreadPool:
     """So many threads, which nobody needs to wait for in the end, and whether any of them is still at work."""
 
     def __init__(self, count: int, name: str) -> None:
         self._threads = ThreadPoolExecutor(count, thread_name_prefix=name)
-        self._under_way: set[Future[Any]] = set()
+        self._under_way: dict[Future[Any], float] = {}  # and when each was begun
 
     async def run(self, job: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """What a job returns, in a thread. Whoever is cancelled waits no longer, but the thread goes on."""
         future = self._threads.submit(job, *args, **kwargs)
-        self._under_way.add(future)
-        future.add_done_callback(self._under_way.discard)
+        self._under_way[future] = time.monotonic()
+        future.add_done_callback(self._under_way.pop)
         return await asyncio.wrap_future(future)
 
     @property
@@ -51,9 +69,35 @@ class ThreadPool:
         """Whether all that was begun has ended."""
         return not self._under_way
 
+    @property
+    def busy_seconds(self) -> float:
+        """How long ago what is still under way was begun; 0 where nothing is."""
+        return time.monotonic() - min(list(self._under_way.values()), default=time.monotonic())
+
     def close(self) -> None:
         """Begin nothing more. What runs goes on, and is not waited for."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+class PixelBudget:
+    """How many pixels are decoded at once: a blank image is small as a file, and large in memory."""
+
+    def __init__(self, limit: int) -> None:
+        self._free, self._changed = limit, threading.Condition()
+
+    @contextmanager
+    def take(self, count: int, until: float) -> Iterator[None]:
+        """Wait, in a thread, for room for so many; refused if there is none until then."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._free >= count, until - time.monotonic()):
+                raise too_late()
+            self._free -= count
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._free += count
+                self._changed.notify_all()
 
 
 class AdmissionQueue:
@@ -142,7 +186,7 @@ class Batcher:
         self.metrics = metrics
         self._waiting: list[_Waiting] = []
         self._calls = engine.max_concurrency
-        self._threads = ThreadPool(self._calls, "engine")
+        self.threads = ThreadPool(self._calls, "engine")
         self._busy = 0
         self._workers: set[asyncio.Task[None]] = set()  # held, as the event loop holds tasks by weak references alone
 
@@ -172,7 +216,7 @@ class Batcher:
                 started = time.monotonic()
                 for one in batch:
                     self.metrics.stages["wait"].observe(started - one.since)
-                results = await self._threads.run(_compute, batch)
+                results = await self.threads.run(_compute, batch)
                 seconds = time.monotonic() - started
                 self.metrics.batch(len(batch), seconds)
                 for one, result in zip(batch, results, strict=True):
@@ -193,15 +237,6 @@ class Batcher:
         taken = set(map(id, batch))
         self._waiting = [one for one in waiting if id(one) not in taken]
         return batch
-
-    @property
-    def idle(self) -> bool:
-        """Whether nothing is being computed."""
-        return self._threads.idle
-
-    def close(self) -> None:
-        """Compute nothing more; a batch that has begun goes on in its thread."""
-        self._threads.close()
 
 
 def _tell(future: asyncio.Future[Tensor], result: Tensor | Exception) -> None:

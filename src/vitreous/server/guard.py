@@ -138,15 +138,32 @@ class Guard:
             self.metrics.request(_route(scope), guarded.status, time.perf_counter() - started)
 
     async def _call(self, scope: Scope, receive: Receive, send: _Sending) -> None:
+        task, watch, has_left = asyncio.current_task(), None, False
+
+        async def wait_for_leave() -> None:
+            """Once the body is complete, the next that comes is that the client is gone."""
+            nonlocal has_left
+            if (await receive())["type"] == "http.disconnect" and not send.status and task is not None:
+                has_left = task.cancel()
+
+        async def watching() -> Message:
+            nonlocal watch
+            message = await receive()
+            if message["type"] == "http.request" and not message.get("more_body") and watch is None:
+                watch = asyncio.ensure_future(wait_for_leave())
+            return message
+
         try:
             self.policy.check(scope["method"], scope["path"], scope["headers"])
-            await self.app(scope, receive, send)
+            await self.app(scope, watching, send)
         except ApiError as error:
             await error.response()(scope, receive, send)
         except ClientDisconnect:
             send.status = CLIENT_GONE
         except asyncio.CancelledError:  # the server ends, and has waited for long enough; so does this task, here
-            if not send.status:
+            if has_left:  # nobody waits for an answer, so nothing more is computed for it
+                send.status = CLIENT_GONE
+            elif not send.status:
                 ending = ApiError(503, "the server ends; try again later.", retry_after=1)
                 await ending.response()(scope, receive, send)
         except Exception as error:
@@ -158,6 +175,9 @@ class Guard:
                 raise  # the answer had begun: only to close the connection says that it is not whole
             failed = ApiError(500, "the server made a mistake, which its log tells; it is not your request's fault.")
             await failed.response()(scope, receive, send)
+        finally:
+            if watch is not None:
+                watch.cancel()
 
 
 def _digest(token: bytes) -> bytes:

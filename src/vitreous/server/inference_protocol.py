@@ -96,22 +96,31 @@ async def server() -> ServerMetadata:
 
 
 @router.get("/health/live")
-async def live() -> dict[str, bool]:
-    """Whether the server runs."""
+async def live(request: Request) -> dict[str, bool]:
+    """Whether the server runs, and no engine hangs."""
+    _check_alive(request)
     return {"live": True}
 
 
 @router.get("/health/ready")
-async def ready() -> dict[str, bool]:
+async def ready(request: Request) -> dict[str, bool]:
     """Whether it answers for its models; it does from the first moment on."""
+    _check_alive(request)
     return {"ready": True}
+
+
+def _check_alive(request: Request) -> None:
+    for served in request.app.state.models.values():
+        served.check_alive()
 
 
 @router.get("/models/{name}/ready")
 @router.get("/models/{name}/versions/{version}/ready", include_in_schema=False)
 async def model_ready(request: Request, name: str) -> dict[str, str | bool]:
     """Whether a model answers."""
-    return {"name": _find(request).name, "ready": True}
+    served = _find(request)
+    served.check_alive()
+    return {"name": served.name, "ready": True}
 
 
 @router.post("/repository/index", include_in_schema=False)

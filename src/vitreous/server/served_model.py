@@ -21,7 +21,7 @@ from vitreous.data.decode import ImageError, read_header
 from vitreous.data.view import ImageInput, make_view
 from vitreous.inference.engine import InferenceModel
 from vitreous.inference.speed import noise
-from vitreous.server.batching import AdmissionQueue, Batcher, ThreadPool
+from vitreous.server.batching import AdmissionQueue, Batcher, PixelBudget, ThreadPool, usable_cores
 from vitreous.server.errors import ApiError, too_late
 from vitreous.server.metrics import ServerMetrics
 from vitreous.weights.bundle import Bundle
@@ -52,6 +52,8 @@ class ServedModel:
         self.queue = AdmissionQueue(settings.max_queue_size, settings.response_seconds)
         self.metrics = metrics.of_model(self.name, lambda: self.queue.taken)
         self.batcher = Batcher(self.engine, self.queue, self.metrics, settings.grace_seconds)
+        self._decoders_per_request = max(1, usable_cores() // 2)
+        self._pixels = PixelBudget(max(settings.max_total_pixels, settings.max_pixels))
         self._explain_thread = ThreadPool(1, "explain")
         self._waiting_explanations = 0
 
@@ -104,7 +106,7 @@ class ServedModel:
 
     async def _views(self, images: Sequence[ImageInput], until: float) -> list[Tensor]:
         """(C, H, W) uint8 of each image. Not all threads decode those of one request: others' come in between."""
-        turn = asyncio.Semaphore(max(1, (os.cpu_count() or 1) // 2))
+        turn = asyncio.Semaphore(self._decoders_per_request)
 
         async def decode(image: ImageInput) -> Tensor:
             async with turn:
@@ -124,17 +126,16 @@ class ServedModel:
     def _view(self, image: ImageInput, until: float) -> Tensor:
         if time.monotonic() > until:
             raise too_late()
-        with self.metrics.stages["decode"].time():
-            if isinstance(image, bytes):
-                check_pixels(image, self.settings)
+        pixels = check_pixels(image, self.settings) if isinstance(image, bytes) else 0
+        with self._pixels.take(pixels, until), self.metrics.stages["decode"].time():
             return make_view(image, self.preprocess)
 
     async def decode(self, image: bytes, read: Callable[[bytes, Preprocess], T]) -> T:
         """What a function reads from an image's file, in a thread; a file beyond the limits, or none, is refused."""
 
         def begin() -> T:
-            with self.metrics.stages["decode"].time():
-                check_pixels(image, self.settings)
+            pixels, until = check_pixels(image, self.settings), time.monotonic() + self.settings.response_seconds
+            with self._pixels.take(pixels, until), self.metrics.stages["decode"].time():
                 return read(image, self.preprocess)
 
         try:
@@ -171,18 +172,24 @@ class ServedModel:
     @property
     def idle(self) -> bool:
         """Whether none of its threads is at work."""
-        return self.batcher.idle and self._explain_thread.idle
+        return self.batcher.threads.idle and self._explain_thread.idle
+
+    def check_alive(self) -> None:
+        """Refuse where a batch takes so long that the engine must hang: whoever watches the server restarts it."""
+        seconds, usual = self.batcher.threads.busy_seconds, self.batcher.batch_size * self.queue.seconds_each
+        if seconds > self.settings.longest_seconds + 10 * usual:
+            raise ApiError(503, f"{self.name} has computed one batch for {seconds:.0f} s; restart the server.")
 
     def close(self) -> None:
         """Begin nothing more. What has begun, such as an explanation, cannot be stopped, and is not waited for."""
-        self.batcher.close()
+        self.batcher.threads.close()
         self._explain_thread.close()
 
 
-def check_pixels(image: bytes, settings: ServerSettings) -> None:
-    """Refuse a file with more pixels than a server decodes for a stranger: a PNG of nothing is small, and takes long.
+def check_pixels(image: bytes, settings: ServerSettings) -> int:
+    """How many pixels of a file are decoded; more than a server decodes for a stranger are refused.
 
-    A large JPEG is read at a smaller scale.
+    A PNG of nothing is small, and takes long. A large JPEG is read at a smaller scale.
     """
     if not image:
         raise ImageError("the image", "it has no bytes; send the bytes of its file.")
@@ -190,6 +197,7 @@ def check_pixels(image: bytes, settings: ServerSettings) -> None:
     if header.format != "JPEG" and header.width * header.height > settings.max_pixels:
         limit = f"{settings.max_pixels / 1e6:.0f} million"
         raise ImageError("the image", f"it has more pixels than the limit of {limit}; make it smaller.")
+    return min(header.width * header.height, settings.max_pixels)
 
 
 def choose_model(request: Request, name: str | None) -> ServedModel:

@@ -23,7 +23,7 @@ from vitreous.verbs.options import EngineOption
 
 EXPECTED_IMAGES = 100_000
 """Images that a server is expected to process: it is worth making and opening the fastest engine."""
-PACKAGES = ("fastapi", "uvicorn", "prometheus_client")
+PACKAGES = ("fastapi", "h11", "uvicorn", "prometheus_client")
 MIN_TOKEN_LENGTH = 16
 TOKEN_VARIABLE = "VITREOUS_TOKEN"
 """Holds the token if none is given: other users of the machine can read a command line."""

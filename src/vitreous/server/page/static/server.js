@@ -2,6 +2,7 @@
 
 const KEY = "vitreous-token";
 let token = sessionStorage.getItem(KEY);
+const LONGEST_WAIT = 10; // seconds: whoever looks at the page would take it for broken
 let asking = null;
 
 export async function ask(path, { params = {}, body = null, tries = 4 } = {}) {
@@ -21,7 +22,8 @@ export async function ask(path, { params = {}, body = null, tries = 4 } = {}) {
     return ask(path, { params, body, tries });
   }
   if (answer.status === 503 && tries > 1) {
-    await new Promise((resolve) => setTimeout(resolve, 400 * (5 - tries)));
+    const seconds = Number(answer.headers.get("Retry-After")) || 1;
+    await new Promise((resolve) => setTimeout(resolve, 1000 * Math.min(seconds, LONGEST_WAIT)));
     return ask(path, { params, body, tries: tries - 1 });
   }
   throw Object.assign(new Error(await sentence(answer)), { status: answer.status });
