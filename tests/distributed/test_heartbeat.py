@@ -22,7 +22,7 @@ from vitreous.distributed.heartbeat import (
     Heartbeat,
     Position,
 )
-from vitreous.errors import MachineError
+from vitreous.errors import MachineError, UserError
 
 
 class Store:
@@ -139,6 +139,21 @@ def test_a_process_without_heartbeats_is_lost(heartbeat):
     assert f" {LOST_SECONDS:.0f} s" in reason
     assert heartbeat._over.seconds == LOST_SECONDS
     assert (heartbeat.failure, heartbeat.store.get(FAILURE)) == ((1, reason), f"1 {reason}".encode())
+
+
+def test_how_long_a_process_may_be_silent_can_be_set(heartbeat, monkeypatch):
+    monkeypatch.setattr(room.torch.accelerator, "is_available", lambda: True)
+    assert Heartbeat(1, 2).lost_seconds == room.ACCELERATOR_LOST_SECONDS > LOST_SECONDS
+    monkeypatch.setenv(room.TIMEOUT, "300")
+    patient = Heartbeat(1, 2)
+    patient.store, patient._over = heartbeat.store, heartbeat._over
+    patient.store.beat(0, 5)
+    assert " 300 s" in patient._watch_previous()
+    assert patient._over.seconds == 300
+    for wrong in ("soon", "1", "inf", ""):
+        monkeypatch.setenv(room.TIMEOUT, wrong)
+        with pytest.raises(UserError, match=room.TIMEOUT):
+            Heartbeat(1, 2)
 
 
 def test_a_process_that_never_came_is_named(heartbeat):

@@ -44,3 +44,11 @@ def test_a_notebook_gives_values_and_a_shell_gives_texts():
 def test_preprocessing_without_weights_is_refused():
     with pytest.raises(UserError, match="preprocess"):
         fit("builtin", preprocess="mean=0.1")
+
+
+def test_the_papers_pretraining_warms_up_as_long_as_the_papers():
+    """10,000 steps of ImageNet, with or without a tenth set aside; fewer where there are few images."""
+    for images, expected in ((1_281_167, 10_000), (1_153_051, 10_000), (5_000, 36)):
+        training = recipe("paper-pretrain", DatasetStats(1000, images, 300, 3))
+        steps = training.epochs * (images // training.batch_size)
+        assert round(training.optimizer.warmup * steps) == expected

@@ -157,9 +157,13 @@ def test_a_smaller_batch_learns_slower_in_proportion():
 
 
 def test_the_learning_rate_falls_in_steps():
-    o = bit(DatasetStats(10, 1000, 64, 3)).optimizer
-    rates = [rate_factor(o, at, at + 0.01) for at in (0.09, 0.25, 0.31, 0.59, 0.61, 0.89, 0.91)]
-    assert rates == pytest.approx([0.5, 1, 0.1, 0.1, 0.01, 0.01, 0.001])
+    """Of fewer than 20,000 images after 200, 300 and 400 of 500 steps; else after 30, 60 and 90 % of all."""
+    for images, falls in ((1_000, (0.4, 0.6, 0.8)), (20_000, (0.3, 0.6, 0.9)), (500_000, (0.3, 0.6, 0.9))):
+        o = bit(DatasetStats(10, images, 64, 3)).optimizer
+        rates = [rate_factor(o, at + side, at + side + 0.01) for at in falls for side in (-0.01, 0.01)]
+        assert rates == pytest.approx([1, 0.1, 0.1, 0.01, 0.01, 0.001])
+    o = bit(DatasetStats(10, 1_000, 64, 3)).optimizer
+    assert rate_factor(o, 0.09, 0.1) == pytest.approx(0.5)
 
 
 def test_auto_takes_what_any_family_can():

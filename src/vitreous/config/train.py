@@ -30,7 +30,9 @@ class Optimizer:
     clip: float | None = 1.0  # gradients are scaled down to at most this norm
     warmup: float = 0.05  # share of the steps in which the learning rate rises from 0
     decay: Decay = "cosine"
-    """How the learning rate then falls: to 0, or in steps, to a tenth when 30 %, 60 % and 90 % of all are done."""
+    """How the learning rate then falls: to 0, or in steps, each to a tenth."""
+    decay_at: tuple[float, ...] = (0.3, 0.6, 0.9)
+    """Shares of the training after which a learning rate that falls in steps does: BiT's."""
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -11,6 +11,7 @@ in a collective, in C++, where Python's signal handlers do not run.
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import socket
@@ -24,13 +25,18 @@ from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import Any, NamedTuple
 
-from vitreous.errors import MachineError
+import torch
+
+from vitreous.errors import MachineError, UserError
 from vitreous.interrupt import SIGNALS, open_signal_pipe
 
 RENDEZVOUS_SECONDS = 45.0
 """In which all processes must have come together; torchrun starts them when all machines are there."""
 INTERVAL_SECONDS = 2.0  # between two heartbeats
-LOST_SECONDS = 20.0  # without a heartbeat, after which a process counts as lost
+LOST_SECONDS, ACCELERATOR_LOST_SECONDS = 20.0, 120.0
+"""Without a heartbeat, after which a process counts as lost; with an accelerator, whose driver may hold all threads of
+a healthy process for long, more."""
+TIMEOUT = "VITREOUS_HEARTBEAT_SECONDS"  # the environment variable that sets another time
 GRACE_SECONDS = 3.0  # that a process has to say why it fails, or to end by itself when another has failed
 SIGNAL_SECONDS = 6.0  # that a process which got a signal goes on waiting in a collective
 POLL_SECONDS = 0.25  # between two questions whether another process has failed
@@ -81,13 +87,23 @@ def _call_site() -> str:
 collectives = Collectives()  # of this process, which is part of one group at most
 
 
+def lost_seconds() -> float:
+    """Without a heartbeat, after which a process counts as lost: what the environment says, else the default."""
+    if (text := os.environ.get(TIMEOUT)) is None:
+        return ACCELERATOR_LOST_SECONDS if torch.accelerator.is_available() else LOST_SECONDS
+    with suppress(ValueError):
+        if 2 * INTERVAL_SECONDS < (seconds := float(text)) < math.inf:
+            return seconds
+    raise UserError(f"{TIMEOUT}={text}: give a number of seconds above {2 * INTERVAL_SECONDS:g}, such as 300.")
+
+
 class Heartbeat:
     """Sends heartbeats, reads those of the process before this one, and ends this process rather than let it hang. Time
     is counted in waits, not read from a clock: a process that is stopped and continued, as by Ctrl-Z and fg, has missed
     nothing."""
 
     def __init__(self, rank: int, size: int) -> None:
-        self.rank, self.size, self.previous = rank, size, (rank - 1) % size
+        self.rank, self.size, self.previous, self.lost_seconds = rank, size, (rank - 1) % size, lost_seconds()
         self.failure: tuple[int, str] | None = None
         """The rank of the process that failed first, and why."""
         self.store: Any = None
@@ -106,8 +122,8 @@ class Heartbeat:
 
     def start(self, store: Any) -> None:
         self.store = store.clone()  # a connection of its own
-        self.store.set_timeout(timedelta(seconds=LOST_SECONDS))
-        self._overdue = f"process {self.rank}: no answer from the launcher for {LOST_SECONDS:.0f} s; {RESUME}"
+        self.store.set_timeout(timedelta(seconds=self.lost_seconds))
+        self._overdue = f"process {self.rank}: no answer from the launcher for {self.lost_seconds:.0f} s; {RESUME}"
         self._thread = Thread(target=self._watch, name="heartbeat", daemon=True)
         self._thread.start()
 
@@ -157,20 +173,18 @@ class Heartbeat:
                 return None if self.is_first else reason
             beat = self._read(self.previous)
             if beat != last or self.store.check([f"{LEFT}/{self.previous}"]):
-                last, seconds_left = beat, LOST_SECONDS
+                last, seconds_left = beat, self.lost_seconds
             elif seconds_left <= 0:
-                return self.claim(
-                    f"process {self.previous} on {beat[1]} has sent no heartbeat for {LOST_SECONDS:.0f} s; {RESUME}"
-                    if beat
-                    else rendezvous_failure(
-                        self.rank, self.size, f"process {self.previous} did not come in {RENDEZVOUS_SECONDS:.0f} s"
-                    )
-                )
+                if not beat:
+                    reason = f"process {self.previous} did not come in {RENDEZVOUS_SECONDS:.0f} s"
+                    return self.claim(rendezvous_failure(self.rank, self.size, reason))
+                silent = f"has sent no heartbeat for {self.lost_seconds:.0f} s"
+                return self.claim(f"process {self.previous} on {beat[1]} {silent}; {RESUME}")
             if beat:
                 _, _, number, self._previous_place = beat
                 if number == entered.number and self._previous_place != entered.place:
                     return self.claim(self._mismatch(entered, self.previous, self._previous_place))
-            self._seconds_left = LOST_SECONDS
+            self._seconds_left = self.lost_seconds
             if self._over.wait(INTERVAL_SECONDS):
                 return None
             seconds_left -= INTERVAL_SECONDS

@@ -151,7 +151,8 @@ def unpack_optimizers(
     for name, value in packed.items():
         parameter_name, key = name.split("|")
         parameter = parameters[parameter_name]
-        owner[parameter].state[parameter][key] = shard_like(value, parameter)
+        if parameter in owner:  # else it is frozen now, which LoRA in frozen layers once was not
+            owner[parameter].state[parameter][key] = shard_like(value, parameter)
 
 
 Found = tuple[Checkpoint | None, list[str], dict[str, Tensor]]

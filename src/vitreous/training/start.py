@@ -183,19 +183,18 @@ def _as_long(training: Training) -> Training:
 def starting_network(training: Training, base: Bundle | None) -> Network:
     """The network to train: new, or the given one at the training's resolution with a new classifier of zeros."""
     network = build_network(training.model, seed=training.seed)
-    groups = network.parameter_groups()
     if base is not None:
         given = base.model
         state = network_class(given.config).resize(given.state_dict(), given.config, training.model.image_size)
         own = network.without_classifier(network.state_dict())
         fresh = {name: tensor for name, tensor in network.state_dict().items() if name not in own}
         network.load_state_dict({**given.without_classifier(state), **fresh})
-    if training.freeze:
-        for name, parameter in network.named_parameters():
-            if groups[name].layer < training.freeze:
-                parameter.requires_grad_(False)
     if training.lora:
         add_lora(network, training.lora, training.seed)
+    groups = network.parameter_groups()
+    for name, parameter in network.named_parameters():  # the low-rank changes of frozen layers too
+        if groups[name].layer < training.freeze:
+            parameter.requires_grad_(False)
     return network
 
 

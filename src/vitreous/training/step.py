@@ -152,9 +152,6 @@ def _groups(
     return list(groups.values())
 
 
-STEPS = (0.3, 0.6, 0.9)  # shares of the training at which a learning rate that falls in steps is divided by ten: BiT's
-
-
 def rate_factor(c: Optimizer, progress: float, after: float) -> float:
     """The share of its peak that the learning rate has in a step, from how far the training is before and after it."""
     if after < c.warmup:
@@ -162,7 +159,7 @@ def rate_factor(c: Optimizer, progress: float, after: float) -> float:
     if c.decay == "constant":
         return 1.0
     if c.decay == "steps":
-        return float(0.1 ** sum(progress >= share for share in STEPS))
+        return float(0.1 ** sum(progress >= share for share in c.decay_at))
     done = (progress - c.warmup) / (1 - c.warmup)
     done = min(max(done, 0.0), 1.0)
     return 0.5 * (1 + math.cos(math.pi * done)) if c.decay == "cosine" else 1 - done
