@@ -170,6 +170,9 @@ CONSTANTS = {
 }
 """No constant may be called this, nor begin with it."""
 ALLOWED = {
+    "config/objective.py answers": "a field of Distill, written in run folders",
+    "config/objective.py keep": "a field of Dino, written in run folders",
+    "config/train.py share": "a field of Training, written in run folders",
     "inference/part part": "an output file of a prediction in parts: WORDS.md allows this one",
     "inference/probing.py scores": "accuracies by protocol, in Python and in --json; no logits there",
     "inference/bench.py machine": "the computer that was measured, in Python and in --json",

@@ -52,17 +52,19 @@ class Range:
     least: float = -math.inf
     most: float = math.inf
     above: float | None = None  # in place of `least`: greater than this
+    below: float | None = None  # in place of `most`: less than this
 
     def __contains__(self, value: float) -> bool:
-        return self.least <= value <= self.most and (self.above is None or value > self.above)
+        greater = value >= self.least if self.above is None else value > self.above
+        return greater and (value <= self.most if self.below is None else value < self.below)
 
     def __str__(self) -> str:
-        if self.above is not None:
-            most = "" if self.most == math.inf else f" and at most {_number(self.most)}"
-            return f"above {_number(self.above)}{most}"
-        if self.most == math.inf:
-            return f"of at least {_number(self.least)}"
-        return f"from {_number(self.least)} to {_number(self.most)}"
+        if self.above is None and self.below is None and self.most < math.inf:
+            return f"from {_number(self.least)} to {_number(self.most)}"
+        found = f"of at least {_number(self.least)}" if self.above is None else f"above {_number(self.above)}"
+        if self.below is not None:
+            return f"{found} and below {_number(self.below)}"
+        return found if self.most == math.inf else f"{found} and at most {_number(self.most)}"
 
 
 def _number(value: float) -> str:
@@ -77,6 +79,11 @@ class Wanted:
 
 
 Count = Annotated[int, Range(1)]
+Fraction = Annotated[float, Range(0, 1)]
+PositiveFraction = Annotated[float, Range(above=0, most=1)]
+Rate = Annotated[float, Range(0, below=1)]
+NonNegative = Annotated[float, Range(0)]
+Positive = Annotated[float, Range(above=0)]
 Seed = Annotated[int, Range(0, 2**31 - 1)]
 Workers = Annotated[int, Range(0)]
 SideLength = Annotated[int, Range(1)]

@@ -49,12 +49,10 @@ class BiTConfig(ModelConfig):
 
     @property
     def root_width(self) -> int:
-        """Channels of the root block."""
         return round(64 * self.width)
 
     @property
     def stage_widths(self) -> tuple[int, ...]:
-        """Channels that each stage gives."""
         return tuple(4 * self.root_width * 2**stage for stage in range(len(self.depths)))
 
     @property

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from vitreous.arguments import Count, Range, check_fields, shown
+from vitreous.arguments import Count, Fraction, NonNegative, Range, check_fields, shown
 from vitreous.config.model import as_size
 from vitreous.errors import UserError
 
@@ -27,7 +27,9 @@ class Preprocess:
     size: tuple[int, int] = (224, 224)  # height and width of the model's input, in pixels
     mean: tuple[float, ...] = (0.5, 0.5, 0.5)
     std: tuple[float, ...] = (0.5, 0.5, 0.5)
-    crop: float = 1.0  # the share of the resized image's side that the centre crop keeps; 1 keeps the whole short side
+    crop: Annotated[float, Range(LEAST_CROP, 1)] = (
+        1.0  # the share of the resized image's side that the centre crop keeps; 1 keeps the whole short side
+    )
     interpolation: Interpolation = "bicubic"
     resize: Resize = "cover"
     """cover: in its proportions, as tightly as it can (timm, torchvision). stretch: to the very size, whatever its
@@ -58,8 +60,6 @@ class Preprocess:
             raise UserError(f"mean={shown(self.mean)}: must be between -1e6 and 1e6, for pixels between 0 and 1.")
         if not all(1e-6 <= value <= 1e6 for value in self.std):
             raise UserError(f"std={shown(self.std)}: must be above 0 (1e-6 to 1e6), for pixels between 0 and 1.")
-        if not LEAST_CROP <= self.crop <= 1:
-            raise UserError(f"crop={self.crop}: must be at least {LEAST_CROP} and at most 1.")
 
 
 @dataclass(frozen=True)
@@ -70,25 +70,28 @@ class Augment:
     """A random crop's least and greatest share of the area; None: the whole image, shifted by up to `pad` pixels."""
     crop_ratio: tuple[float, float] = (3 / 4, 4 / 3)
     """A random crop's least and greatest width for a height of 1, before it is resized to the input's shape."""
-    pad: int = 4  # without `crop_scale`: pixels, reflected at the border, by which an image may shift
+    pad: Annotated[int, Range(0)] = (
+        4  # without `crop_scale`: pixels, reflected at the border, by which an image may shift
+    )
     flip: bool = True  # mirror left to right, every second time
     policy: Policy = "none"
     """Further changes of an image: RandAugment, or TrivialAugment (one change of any strength, nothing to tune)."""
-    layers: int = 2  # RandAugment: changes in a row
-    magnitude: float = 9.0  # RandAugment: how strong they are, 0 to 10
-    jitter: float = 0.0
+    layers: Annotated[int, Range(0)] = 2  # RandAugment: changes in a row
+    magnitude: Annotated[float, Range(0, 10)] = 9.0  # RandAugment: how strong they are, 0 to 10
+    jitter: Fraction = 0.0
     """Colour jitter: brightness, contrast and saturation are each multiplied by 1 - jitter to 1 + jitter."""
-    tint: float = 0.0  # another light: each colour by itself is multiplied by 1 - tint to 1 + tint
-    grey: float = 0.0  # probability that an image loses its colours
-    erase: float = 0.0  # probability that a random rectangle is replaced by the mean colour
-    mixup: float = 0.0
+    tint: Fraction = 0.0  # another light: each colour by itself is multiplied by 1 - tint to 1 + tint
+    grey: Fraction = 0.0  # probability that an image loses its colours
+    erase: Fraction = 0.0  # probability that a random rectangle is replaced by the mean colour
+    mixup: NonNegative = 0.0
     """Mixup's alpha; 0 for none. With others of these three, each pair of images takes one of them at random."""
-    cutmix: float = 0.0  # CutMix's alpha; 0 for none
-    mixtoken: float = 0.0  # MixToken's alpha; 0 for none: a CutMix of whole patches, so that no patch shows both images
+    cutmix: NonNegative = 0.0  # CutMix's alpha; 0 for none
+    mixtoken: NonNegative = (
+        0.0  # MixToken's alpha; 0 for none: a CutMix of whole patches, so that no patch shows both images
+    )
 
     @property
     def mixes(self) -> bool:
-        """Whether batches get soft targets."""
         return max(self.mixup, self.cutmix, self.mixtoken) > 0
 
     def __post_init__(self) -> None:
@@ -102,22 +105,6 @@ class Augment:
         low, high = self.crop_ratio
         if not 0 < low <= high:
             raise UserError(f"crop_ratio={self.crop_ratio}: give two ratios of width to height, 0 < least <= greatest.")
-        for name, least, greatest in (
-            ("pad", 0, math.inf),
-            ("layers", 0, math.inf),
-            ("magnitude", 0, 10),
-            ("jitter", 0, 1),
-            ("tint", 0, 1),
-            ("grey", 0, 1),
-            ("erase", 0, 1),
-            ("mixup", 0, math.inf),
-            ("cutmix", 0, math.inf),
-            ("mixtoken", 0, math.inf),
-        ):
-            value = getattr(self, name)
-            if not least <= value <= greatest:
-                limit = f"at least {least}" if greatest == math.inf else f"between {least} and {greatest}"
-                raise UserError(f"{name}={value}: must be {limit}.")
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
-from vitreous.arguments import Count, Range, SideLength, check_fields
+from vitreous.arguments import Count, Range, Rate, SideLength, check_fields
 from vitreous.config.model import ModelConfig, as_size
 from vitreous.config.stem import Factor
-from vitreous.errors import UserError
 
 Padding = Literal["same", "symmetric"]
 
@@ -74,17 +73,15 @@ class EfficientNetConfig(ModelConfig):
     padding: Padding = "same"
     """TensorFlow's, as in all of Google's weights; or alike on both sides, as in those that timm trained."""
     norm_eps: Annotated[float, Range(1e-30, 1)] = 1e-3  # of every batch norm: 1e-3 in Google's weights, 1e-5 in timm's
-    dropout: float = 0.2  # before the classifier
-    drop_path: float = 0.2  # stochastic depth: block i of n is skipped with this probability times i/n
+    dropout: Rate = 0.2  # before the classifier
+    drop_path: Rate = 0.2  # stochastic depth: block i of n is skipped with this probability times i/n
 
     @property
     def stem_width(self) -> int:
-        """Channels of the first convolution."""
         return self._channels(32)
 
     @property
     def stages(self) -> tuple[Stage, ...]:
-        """The scaled stages, from pixels to features."""
         found, inputs = [], self.stem_width
         for blocks, kernel, stride, expansion, outputs in _BASE:
             wide = self._channels(outputs)
@@ -109,9 +106,6 @@ class EfficientNetConfig(ModelConfig):
     def __post_init__(self) -> None:
         object.__setattr__(self, "image_size", as_size(self.image_size))
         check_fields(self)
-        for name in ("dropout", "drop_path"):
-            if not 0 <= getattr(self, name) < 1:
-                raise UserError(f"{name}={getattr(self, name)}: must be at least 0 and below 1.")
 
     @property
     def size_name(self) -> str | None:

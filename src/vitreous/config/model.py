@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from numbers import Integral
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from vitreous.arguments import Count, Range, TokenMerge, check_fields, checked
+from vitreous.arguments import Count, Range, Rate, TokenMerge, check_fields, checked
 from vitreous.config.presets import PRESETS, hybrid_name, preset_fields
 from vitreous.config.stem import Depth, Stem
 from vitreous.config.vit_check import check_image_size, check_vit
@@ -183,16 +183,15 @@ class ViTConfig(ModelConfig):
     """R of token merging (ToMe): every second block merges 2 R patch tokens into others like them; 0 for none. It needs
     no parameters, so any model can be given one, with or without training."""
 
-    drop_path: float = 0.0
+    drop_path: Rate = 0.0
     """Stochastic depth: probability of skipping the last block's branches, growing linearly from 0 at the first."""
-    dropout: float = 0.0
-    patch_dropout: float = 0.0
+    dropout: Rate = 0.0
+    patch_dropout: Rate = 0.0
     """Share of the patch tokens left out at random while training; the cost of a step falls with it."""
     pad: bool = False  # pad images at the right and bottom to a multiple of the patch instead of refusing them
 
     @property
     def grid(self) -> tuple[int, int]:
-        """Rows and columns of patches at `image_size`."""
         return grid_of(self.image_size, self.patch)
 
     @property
@@ -204,7 +203,6 @@ class ViTConfig(ModelConfig):
 
     @property
     def patches(self) -> int:
-        """N, the number of patch tokens at `image_size`."""
         rows, columns = self.grid
         return rows * columns
 
@@ -241,12 +239,10 @@ class ViTConfig(ModelConfig):
 
     @property
     def features(self) -> int:
-        """The length of y."""
         return 2 * self.width if self.pool == "class+mean" else self.width
 
     @property
     def layers(self) -> int:
-        """How many layers can be frozen one by one: the blocks."""
         return self.depth
 
     @property
@@ -259,9 +255,6 @@ class ViTConfig(ModelConfig):
     def __post_init__(self) -> None:
         object.__setattr__(self, "image_size", as_size(self.image_size))
         check_fields(self)
-        for name in ("drop_path", "dropout", "patch_dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise UserError(f"{name}={getattr(self, name)}: must be at least 0 and below 1.")
         if min(self.image_size) < 1 or min(self.sincos_grid or (1,)) < 1:
             name = "image_size" if min(self.image_size) < 1 else "sincos_grid"
             raise UserError(f"{name}={getattr(self, name)}: must be at least 1 on both sides.")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from vitreous.arguments import check_fields
+from vitreous.arguments import Count, Fraction, NonNegative, PositiveFraction, Range, Rate, check_fields
 from vitreous.config.data import MultiCrop, View
 from vitreous.errors import UserError
 
@@ -34,7 +34,7 @@ class ObjectiveConfig:
         return (1.0,)
 
     @property
-    def way(self) -> str:
+    def description(self) -> str:
         """How it learns, in a few words."""
         return self.kind
 
@@ -54,15 +54,13 @@ class Supervised(ObjectiveConfig):
 
     kind: ClassVar[str] = "supervised"
 
-    label_smoothing: float = 0.0
+    label_smoothing: Rate = 0.0
     class_weights: bool = False  # weigh each class by the inverse of its share of the images
     keep_schedule: tuple[tuple[float, float], ...] = ()
     """A schedule of patch dropout: pairs (until this share of the steps, keep this share of the patches)."""
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if not 0 <= self.label_smoothing < 1:
-            raise UserError(f"label_smoothing={self.label_smoothing}: must be at least 0 and below 1.")
         ends = [end for end, _ in self.keep_schedule]
         if ends != sorted(ends) or any(not (0 < end <= 1 and 0 < keep <= 1) for end, keep in self.keep_schedule):
             raise UserError(
@@ -72,11 +70,9 @@ class Supervised(ObjectiveConfig):
 
     @property
     def stages(self) -> tuple[float, ...]:
-        """The ends of the keep schedule's stages."""
         return tuple(sorted({*(end for end, _ in self.keep_schedule), 1.0}))
 
     def keep_fraction(self, progress: float) -> float:
-        """As the keep schedule has it."""
         return next((keep for end, keep in self.keep_schedule if progress < end), 1.0)
 
 
@@ -93,15 +89,14 @@ class Distill(Supervised):
     targets: Literal["hard", "soft"] = "hard"
     """hard: the class that the teacher takes for the right one. soft: its probabilities at a temperature."""
     weight: float = 0.5  # of the teacher's answers in the loss, lambda; the labels have the rest
-    temperature: float = 3.0
+    temperature: Annotated[float, Range(above=0, most=1000)] = 3.0
     """tau of soft targets: the higher, the more the classes count that the teacher takes for wrong."""
     answers: Literal["view", "image"] = "view"
     """view: the teacher looks at what the student looks at, in every step. image: once at each image, as evaluation
     sees it, before the first step."""
 
     @property
-    def way(self) -> str:
-        """What of the teacher is learned, and how much it counts."""
+    def description(self) -> str:
         kind = "its choice" if self.targets == "hard" else f"its probabilities at temperature {self.temperature:g}"
         seen = "every view" if self.answers == "view" else "each image, seen once"
         return f"{kind} for {seen}, weight {self.weight:g}"
@@ -110,8 +105,6 @@ class Distill(Supervised):
         super().__post_init__()
         if not 0 < self.weight <= 1:
             raise UserError(f"weight={self.weight}: must be above 0 and at most 1; without a teacher, leave it out.")
-        if not 0 < self.temperature <= 1000:
-            raise UserError(f"temperature={self.temperature}: must be above 0 and at most 1000.")
 
 
 @dataclass(frozen=True)
@@ -121,19 +114,17 @@ class TokenLabel(Supervised):
     kind: ClassVar[str] = "token-label"
 
     token_weight: float = 0.5  # the paper's beta: how much the patch tokens count beside the label
-    top: int = 5
+    top: Count = 5
     """Classes whose probabilities are kept of a teacher's answer for a patch; the rest is shared by all others."""
 
     @property
-    def way(self) -> str:
-        """What of the teacher is learned, and how much it counts."""
+    def description(self) -> str:
         return f"a label for every patch, weight {self.token_weight:g}"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.token_weight < math.inf:
             raise UserError(f"token_weight={self.token_weight}: must be above 0; without, leave the token labels out.")
-        _check_counts(self, "top")
 
 
 @dataclass(frozen=True)
@@ -142,23 +133,19 @@ class Mae(ObjectiveConfig):
 
     kind: ClassVar[str] = "mae"
 
-    mask: float = 0.75  # the share of patches that is hidden
-    decoder_width: int = 512
-    decoder_depth: int = 8
-    decoder_heads: int = 16
+    mask: Annotated[float, Range(above=0, below=1)] = 0.75  # the share of patches that is hidden
+    decoder_width: Count = 512
+    decoder_depth: Count = 8
+    decoder_heads: Count = 16
     normalise: bool = True
     """Rebuild each patch less its own mean and over its own spread: better features, greyer images."""
 
     @property
     def evaluates_views(self) -> bool:
-        """As it learns: from crops."""
         return True
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if not 0 < self.mask < 1:
-            raise UserError(f"mask={self.mask}: give the share of hidden patches, above 0 and below 1.")
-        _check_counts(self, "decoder_width", "decoder_depth", "decoder_heads")
         if self.decoder_width % self.decoder_heads or self.decoder_width % 4:
             raise UserError(
                 f"decoder_width={self.decoder_width}: must be a multiple of 4, and of decoder_heads, "
@@ -172,28 +159,25 @@ class MaskedPatch(ObjectiveConfig):
 
     kind: ClassVar[str] = "masked-patch"
 
-    mask: float = 0.5  # the share of patches that is corrupted, and whose colours are to be told
+    mask: PositiveFraction = 0.5  # the share of patches that is corrupted, and whose colours are to be told
     by_mask_token: float = 0.8  # of these, the share whose embedding is replaced by a learned one
     by_other_patch: float = 0.1
     """Of these, the share whose embedding is replaced by that of another patch of the image; the rest is kept."""
-    bits: int = 3  # of each channel's mean: 3 tell 8 levels apart, which is 512 colours of three channels
+    bits: Annotated[int, Range(1, 4)] = (
+        3  # of each channel's mean: 3 tell 8 levels apart, which is 512 colours of three channels
+    )
 
     @property
     def evaluates_views(self) -> bool:
-        """As it learns: from crops."""
         return True
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if not 0 < self.mask <= 1:
-            raise UserError(f"mask={self.mask}: give the share of corrupted patches, above 0 and at most 1.")
         if min(self.by_mask_token, self.by_other_patch) < 0 or not self.by_mask_token + self.by_other_patch <= 1:
             raise UserError(
                 f"by_mask_token={self.by_mask_token}, by_other_patch={self.by_other_patch}: give shares of the "
                 "corrupted patches, 0 or more, together at most 1."
             )
-        if not 1 <= self.bits <= 4:
-            raise UserError(f"bits={self.bits}: must be at least 1 and at most 4, which is 4,096 colours.")
 
 
 @dataclass(frozen=True)
@@ -203,29 +187,28 @@ class Dino(ObjectiveConfig):
     kind: ClassVar[str] = "dino"
 
     crops: MultiCrop = field(default_factory=MultiCrop)
-    hidden: int = 2048  # units of the projection head's hidden layers
-    bottleneck: int = 256  # length of the vector that is compared with the prototypes
-    prototypes: int = 65536  # K, the outputs of the head
-    momentum: float = 0.996  # how much of the teacher stays in a step; it rises to 1 by a cosine
+    hidden: Count = 2048  # units of the projection head's hidden layers
+    bottleneck: Count = 256  # length of the vector that is compared with the prototypes
+    prototypes: Annotated[int, Range(2)] = 65536  # K, the outputs of the head
+    momentum: Fraction = 0.996  # how much of the teacher stays in a step; it rises to 1 by a cosine
     student_temperature: float = 0.1
     teacher_temperature: tuple[float, float] = (0.04, 0.07)
     """At first and after its warm-up: the lower, the sharper are the teacher's answers."""
-    temperature_warmup: float = 0.3  # share of the steps until the second temperature is reached
-    centre_momentum: float = 0.9  # how much of the centre stays in a step; 1 leaves it at zero, which is no centring
-    sinkhorn_iterations: int = 0
+    temperature_warmup: Fraction = 0.3  # share of the steps until the second temperature is reached
+    centre_momentum: Fraction = 0.9  # how much of the centre stays in a step; 1 leaves it at zero, which is no centring
+    sinkhorn_iterations: Annotated[int, Range(0)] = 0
     """Iterations of Sinkhorn-Knopp, which make all prototypes equally frequent in a batch, instead of the centre
     (DINOv2 has 3); 0 for the centre."""
-    freeze_last_layer: float = 0.01  # share of the steps in which the head's last layer stays as it is
-    keep: float = 1.0  # share of a large view's patches that the student looks at; the teacher sees all
-    koleo_weight: float = 0.0
+    freeze_last_layer: Fraction = 0.01  # share of the steps in which the head's last layer stays as it is
+    keep: PositiveFraction = 1.0  # share of a large view's patches that the student looks at; the teacher sees all
+    koleo_weight: NonNegative = 0.0
     """Weight of KoLeo, the term that spreads the features of a batch (DINOv2 has 0.1); 0 for none."""
-    ibot_weight: float = 0.0  # weight of iBOT's term of masked patches (DINOv2 has 1); 0 for none
+    ibot_weight: NonNegative = 0.0  # weight of iBOT's term of masked patches (DINOv2 has 1); 0 for none
     ibot_mask: tuple[float, float] = (0.1, 0.5)
     """Least and greatest share of masked patches, in every second large view."""
 
     @property
     def views(self) -> Mapping[str, View]:
-        """Large views and small ones."""
         c = self.crops
         return {
             "global": View(c.global_views, c.global_scale, c.global_size),
@@ -234,26 +217,14 @@ class Dino(ObjectiveConfig):
 
     @property
     def whole_batch(self) -> str | None:
-        """Sinkhorn-Knopp and KoLeo."""
         if self.sinkhorn_iterations:
             return "sinkhorn_iterations"
         return "koleo_weight" if self.koleo_weight else None
 
     def __post_init__(self) -> None:
         check_fields(self)
-        _check_counts(self, "hidden", "bottleneck", "prototypes")
-        for name in ("momentum", "centre_momentum", "temperature_warmup", "freeze_last_layer"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise UserError(f"{name}={getattr(self, name)}: must be between 0 and 1.")
-        if self.prototypes < 2:
-            raise UserError(f"prototypes={self.prototypes}: must be at least 2, or there is nothing to tell apart.")
-        if not 0 < self.keep <= 1:
-            raise UserError(f"keep={self.keep}: must be above 0 and at most 1.")
         if not min(self.student_temperature, *self.teacher_temperature) > 0:
             raise UserError("student_temperature and teacher_temperature: must be above 0.")
-        for name in ("koleo_weight", "ibot_weight", "sinkhorn_iterations"):
-            if getattr(self, name) < 0:
-                raise UserError(f"{name}={getattr(self, name)}: must be 0 or more.")
         if not 0 < self.ibot_mask[0] <= self.ibot_mask[1] < 1:
             raise UserError(f"ibot_mask={self.ibot_mask}: give two shares, 0 < least <= greatest < 1.")
         if self.ibot_weight and self.keep < 1:
@@ -262,9 +233,3 @@ class Dino(ObjectiveConfig):
             )
         if self.crops.global_views < 2:
             raise UserError(f"global_views={self.crops.global_views}: the teacher and the student need two at least.")
-
-
-def _check_counts(config: TokenLabel | Mae | Dino, *names: str) -> None:
-    for name in names:
-        if getattr(config, name) < 1:
-            raise UserError(f"{name}={getattr(config, name)}: must be at least 1.")

@@ -137,7 +137,6 @@ def as_text(value: object) -> str:
 
 
 def as_texts(overrides: Mapping[str, object] | None) -> dict[str, str]:
-    """Changes as a request keeps them."""
     return {name: as_text(value) for name, value in (overrides or {}).items()}
 
 
@@ -173,7 +172,7 @@ def read_value(place: str, text: str, hint: Any) -> Any:
                 return _shaped(json.loads(text), kind)
         except ValueError:
             continue
-    raise UserError(f"{place}={text}: {_wanted(choices)}.")
+    raise UserError(f"{place}={text}: {_expected(choices)}.")
 
 
 def _shaped(value: Any, hint: Any) -> Any:
@@ -189,7 +188,7 @@ def _shaped(value: Any, hint: Any) -> Any:
     return tuple(_shaped(item, kind) for item, kind in zip(value, each, strict=True))
 
 
-def _wanted(choices: tuple[Any, ...]) -> str:
+def _expected(choices: tuple[Any, ...]) -> str:
     words = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", type(None): "none"}
     found = []
     for kind in choices:
@@ -201,7 +200,6 @@ def _wanted(choices: tuple[Any, ...]) -> str:
 
 
 def _values(owner: Any) -> dict[str, Any]:
-    """The types of the fields that hold a value, not fields of their own."""
     hints = get_type_hints(type(owner))
     return {field.name: hints[field.name] for field in fields(owner) if not is_dataclass(getattr(owner, field.name))}
 

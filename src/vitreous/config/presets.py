@@ -64,7 +64,6 @@ def preset_fields(name: str) -> dict[str, Any]:
 
 
 def _stem(name: str, stem: str, patch: int) -> dict[str, Any]:
-    """A hybrid's stem and patch."""
     if (stem, patch) in STEMS:
         resnet, pixels = STEMS[stem, patch]
         return {"stem": resnet, "patch": pixels}

@@ -23,7 +23,6 @@ def check_stages(name: str, stages: object, example: str) -> None:
 
 
 def check_groups(name: str, width: float) -> None:
-    """Refuse a width whose channels do not make groups."""
     if 64 * width % GROUPS:
         raise UserError(f"{name}={width}: must be a multiple of 0.5, for the channels make {GROUPS} groups.")
 
@@ -43,12 +42,10 @@ class ResNetStem:
 
     @property
     def root_width(self) -> int:
-        """Channels of the root."""
         return round(64 * self.width)
 
     @property
     def features(self) -> int:
-        """Channels of the feature map."""
         return 4 * self.root_width * 2 ** (len(self.depths) - 1) if self.depths else self.root_width
 
     def describe(self) -> str:
@@ -77,7 +74,6 @@ class ConvStem:
 
     @property
     def features(self) -> int:
-        """Channels of the feature map."""
         return self.widths[-1]
 
     def describe(self) -> str:

@@ -24,7 +24,6 @@ class AttentionWindow(NamedTuple):
     columns: int | None = None
 
     def covers(self, grid: Grid) -> bool:
-        """Whether every patch of a grid attends to all of it."""
         return all(_everywhere(limit, length) for limit, length in zip(self, grid, strict=True))
 
 

@@ -29,7 +29,6 @@ class ConvLayer(NamedTuple):
 
     @property
     def kernels(self) -> int:
-        """Learned numbers in the kernels."""
         return self.inputs // self.groups * self.outputs * self.kernel**2
 
 

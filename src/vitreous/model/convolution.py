@@ -70,7 +70,6 @@ def pad_same(x: Tensor, kernel: int, stride: int, value: float = 0.0) -> Tensor:
 
 
 def check_images(images: Tensor, channels: int) -> None:
-    """Refuse what are not images of so many channels, (B, C, H, W)."""
     if images.ndim != 4 or images.shape[1] != channels:
         raise UserError(
             f"images of shape {tuple(images.shape)}: expected (B, {channels}, H, W); "

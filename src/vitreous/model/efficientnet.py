@@ -39,7 +39,6 @@ class BatchNorm(nn.BatchNorm2d):
         super().__init__(channels, eps, MOMENTUM)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, C, H, W), as it came."""
         if self.training and not x.is_meta:
             assert self.num_batches_tracked is not None
             self.momentum = max(MOMENTUM, 1 / (1 + int(self.num_batches_tracked)))
@@ -72,7 +71,6 @@ class NormSwish(BatchNorm):
     """Batch norm, then swish: x * sigmoid(x)."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, C, H, W), as it came."""
         return F.silu(super().forward(x))
 
 
@@ -85,7 +83,6 @@ class SqueezeExcite(nn.Module):
         self.conv_expand = Convolution(squeezed, channels, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, C, H, W), as it came."""
         means = x.mean(dim=(2, 3), keepdim=True)
         gate: Tensor = self.conv_expand(F.silu(self.conv_reduce(means))).sigmoid()
         return x * gate
@@ -127,7 +124,6 @@ class Separable(Residual):
         self.bn2 = BatchNorm(stage.outputs, c.norm_eps)
 
     def branch(self, x: Tensor) -> Tensor:
-        """(B, inputs, H, W) to (B, outputs, H/stride, W/stride)."""
         y: Tensor = self.bn2(self.conv_pw(self.se(self.bn1(self.conv_dw(x)))))
         return y
 
@@ -148,7 +144,6 @@ class MBConv(Residual):
         self.bn3 = BatchNorm(stage.outputs, c.norm_eps)
 
     def branch(self, x: Tensor) -> Tensor:
-        """(B, inputs, H, W) to (B, outputs, H/stride, W/stride)."""
         y = self.bn2(self.conv_dw(self.bn1(self.conv_pw(x))))
         out: Tensor = self.bn3(self.conv_pwl(self.se(y)))
         return out
@@ -218,5 +213,4 @@ class EfficientNet(Network):
         return self.classify(self.feature_map(images, keys=keys), keys=keys)
 
     def representation(self, images: Tensor, *, keys: Tensor | None = None) -> Tensor:
-        """(B, D): the mean of the feature map."""
         return self.feature_map(images, keys=keys).mean(dim=(2, 3))

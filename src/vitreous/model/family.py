@@ -90,7 +90,6 @@ def check_one_size(name: str | None, image_size: int | None) -> None:
 
 
 def network_class(config: ModelConfig) -> type[Network]:
-    """The class of a configuration's networks."""
     network = _family(config.family).network
     found: type[Network] = pkgutil.resolve_name(network) if isinstance(network, str) else network
     return found
@@ -102,13 +101,13 @@ def build_network(config: ModelConfig, seed: int | None = 0) -> Network:
     return network_class(config)(config, seed=seed)
 
 
-def check_weights_fit(config: ModelConfig, copies: int = 1) -> None:
+def check_weights_fit(config: ModelConfig, times: int = 1) -> None:
     """Refuse a network whose weights need more memory than there is, before any of it is taken.
 
-    copies: how often they are kept; training with AdamW keeps four: weights, gradients and two averages.
+    times: how often they are kept; training with AdamW keeps four: weights, gradients and two averages.
     """
     check_memory(
-        4 * copies * count_parameters(config),
+        4 * times * count_parameters(config),
         f"{config.describe()}, {config.input_text()}, {config.classes:,} classes",
         "choose a smaller model, smaller images or fewer classes",
     )
@@ -134,7 +133,6 @@ def _family_cost(family: Family, config: ModelConfig, patch_fraction: float) -> 
 
 
 def count_parameters(config: ModelConfig) -> int:
-    """Learned numbers, all of them."""
     return network_cost(config).parameters
 
 
@@ -159,5 +157,4 @@ layer (docs/log.md)."""
 
 
 def inference_batch(config: ModelConfig) -> int:
-    """How many images to look at at once where no gradient is needed."""
     return max(4, min(128, CACHED_BYTES // max(1, network_cost(config).largest_activation)))

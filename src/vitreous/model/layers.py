@@ -23,7 +23,6 @@ class MLP(nn.Module):
         self.fc2 = Linear(c.mlp_width, c.width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, T, D) to (B, T, D)."""
         x = self.fc1(x)
         if self.kind == "swiglu":
             gate, value = x.chunk(2, dim=-1)
@@ -42,7 +41,6 @@ class PreLogits(nn.Module):
         self.fc = Linear(width, width)
 
     def forward(self, y: Tensor) -> Tensor:
-        """(B, D) to (B, D)."""
         return torch.tanh(self.fc(y))
 
 
@@ -54,7 +52,6 @@ class LayerScale(nn.Module):
         self.gamma = nn.Parameter(torch.empty(width))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, T, D) to (B, T, D)."""
         return x * self.gamma
 
 

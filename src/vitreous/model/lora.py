@@ -21,7 +21,6 @@ class LowRank(nn.Module):
         self.down = nn.Parameter(torch.randn(rank, inputs, generator=generator) * inputs**-0.5)
 
     def forward(self, weight: Tensor) -> Tensor:
-        """The changed matrix."""
         return weight + self.up @ self.down
 
 

@@ -134,7 +134,6 @@ class Merging:
         return new if self.merged_ids is None else new.gather(1, self.merged_ids)
 
     def _repeated(self, z: Tensor) -> Tensor:
-        """(B, S, D) to (B, T, D)."""
         return z if self.merged_ids is None else take_rows(z, self.merged_ids)
 
     def _joined(self, z: Tensor) -> Tensor:

@@ -49,7 +49,6 @@ def amx_works() -> bool:
 
 
 def amx_allowed() -> bool:
-    """Whether oneDNN may use AMX."""
     told = os.environ.get(INSTRUCTIONS, "").upper()
     return told in ("", "DEFAULT") or "AMX" in told
 
@@ -64,7 +63,6 @@ def avoid_broken_amx() -> None:
 
 
 def _multiply() -> None:
-    """A product large enough that AMX is used for it."""
     faulthandler.disable()  # that this process may die is no news
     if sys.platform != "win32":
         import resource

@@ -27,7 +27,6 @@ class GroupNorm32(nn.GroupNorm):
         super().__init__(GROUPS, channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, C, H, W), as it came."""
         if x.requires_grad or not (self.weight.requires_grad and torch.is_grad_enabled()):
             return super().forward(x)
         # Behind frozen layers, with channels last, the backward pass of torch 2.13 ends the process.
@@ -38,12 +37,10 @@ class NormReLU(GroupNorm32):
     """Group norm, then ReLU."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, C, H, W), as it came."""
         return F.relu(super().forward(x), inplace=True)
 
 
 def layout_of(x: Tensor) -> torch.memory_format:
-    """In which order the numbers of an image lie in memory."""
     return torch.contiguous_format if x.is_contiguous() else torch.channels_last
 
 
@@ -87,7 +84,6 @@ class PreActBottleneck(nn.Module):
         self.conv3 = StandardisedConvolution(inner, outputs, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, inputs, H, W) to (B, outputs, H/stride, W/stride)."""
         y = self.norm1(x)
         shortcut = x if self.downsample is None else self.downsample(y)
         out: Tensor = self.conv3(self.norm3(self.conv2(self.norm2(self.conv1(y)))))
@@ -109,7 +105,6 @@ class Bottleneck(nn.Module):
         self.norm3 = GroupNorm32(outputs)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, inputs, H, W) to (B, outputs, H/stride, W/stride)."""
         shortcut = x if self.downsample is None else self.downsample(x)
         out: Tensor = self.norm3(self.conv3(self.norm2(self.conv2(self.norm1(self.conv1(x))))))
         return F.relu(out + shortcut, inplace=True)
@@ -126,7 +121,6 @@ class Projection(nn.Module):
         self.norm = GroupNorm32(outputs) if normed else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, inputs, H, W) to (B, outputs, H/stride, W/stride)."""
         out: Tensor = self.norm(self.conv(x))
         return out
 
@@ -148,7 +142,6 @@ class ResNetStage(nn.Module):
         self.blocks = nn.Sequential(first, *(block(outputs, outputs, 1, False, tf_padding) for _ in range(depth - 1)))
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, inputs, H, W) to (B, outputs, H/stride, W/stride)."""
         out: Tensor = self.blocks(x)
         return out
 
@@ -199,7 +192,6 @@ class ClassifierHead(nn.Module):
         self.fc = Linear(features, classes) if classes else nn.Identity()
 
     def forward(self, y: Tensor) -> Tensor:
-        """(B, D) to (B, K)."""
         out: Tensor = self.fc(y)
         return out
 
@@ -233,5 +225,4 @@ class BiT(Trunk, Network):
         return self.classify(self.feature_map(images))
 
     def representation(self, images: Tensor, *, keys: Tensor | None = None) -> Tensor:
-        """(B, D): the mean of the feature map."""
         return self.feature_map(images).mean(dim=(2, 3))

@@ -18,7 +18,6 @@ class ResNetFeatures(Trunk):
     """A ResNet's last feature map."""
 
     def forward(self, images: Tensor) -> Tensor:
-        """(B, C, H, W) to (B, D, H/s, W/s)."""
         return self.feature_map(images)
 
 
@@ -31,7 +30,6 @@ class Convolutions(nn.Module):
         self.convs = nn.ModuleList(PaddedConvolution(inputs, outputs, 3) for inputs, outputs in sizes)
 
     def forward(self, images: Tensor) -> Tensor:
-        """(B, C, H, W) to (B, D, H/s, W/s)."""
         x = images.contiguous(memory_format=torch.channels_last)
         for convolution in self.convs:
             x = F.max_pool2d(F.relu(convolution(x), inplace=True), 3, 2, padding=1)

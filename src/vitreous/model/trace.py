@@ -61,7 +61,6 @@ class Trace:
                 )
 
     def wants(self, layer: int, depth: int) -> bool:
-        """Whether this layer of a model of this depth was asked for."""
         return self.layers is None or layer in self.layers or layer - depth in self.layers
 
     def explicit(self, layer: int) -> bool:
@@ -69,9 +68,7 @@ class Trace:
         return self.wants_attention
 
     def record_attention(self, layer: int, attention: Tensor) -> None:
-        """Keep the attention (B, heads, T, T) of a layer."""
         self.attention[layer] = attention
 
     def record_tokens(self, layer: int, tokens: Tensor) -> None:
-        """Keep the output tokens (B, T, D) of a layer."""
         self.tokens[layer] = tokens

@@ -252,7 +252,6 @@ class ViT(Network):
         return twin
 
     def patch_grid(self, size: tuple[int, int]) -> Grid:
-        """Rows and columns of patches of an image (height, width)."""
         return grid_of(size, self.config.patch)
 
     def output_tokens(self) -> slice:

@@ -118,7 +118,6 @@ def _tokens(c: ViTConfig, patches: int) -> list[_Tokens]:
 
 
 def _patch_numbers(c: ViTConfig) -> int:
-    """What the projection reads of a patch."""
     channels, side = c.kernel
     return channels * side**2
 

@@ -71,7 +71,6 @@ class Alarm:
 
     @property
     def ringing(self) -> tuple[str, ...]:
-        """What was said of signs that are still there."""
         return tuple(sentence for sign, sentence in self._sentences.items() if self._lasts(sign))
 
     def update(self, record: Mapping[str, float]) -> str | None:

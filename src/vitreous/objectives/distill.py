@@ -135,7 +135,6 @@ def renormalise(images: Tensor, given: Preprocess, target: Preprocess) -> Tensor
 
 
 def _columns(preprocess: Preprocess, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and std, (C, 1, 1) each."""
     mean, std = (torch.tensor(values, dtype=like.dtype) for values in (preprocess.mean, preprocess.std))
     return mean[:, None, None].to(like.device), std[:, None, None].to(like.device)
 

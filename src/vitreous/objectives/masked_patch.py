@@ -132,7 +132,6 @@ def real_fractions(size: Sequence[int], patch: int) -> Tensor:
 
 
 def count_colours(bits: int, channels: int) -> int:
-    """How many mean colours there are, of so many bits for each channel."""
     colours: int = 2 ** (bits * channels)
     if colours > MAX_COLOURS:
         raise UserError(

@@ -59,7 +59,6 @@ class Classification(Objective):
         return self.class_weight[batch.targets].sum().item()
 
     def evaluate(self, batches: Iterable[Batch], world: World = ALONE) -> dict[str, float]:
-        """The accuracy, its standard error, and the plain cross-entropy."""
         self.eval()
         with torch.inference_mode():
             found = [(self.model(batch.images).float(), batch.targets) for batch in batches]

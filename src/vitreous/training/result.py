@@ -177,7 +177,7 @@ def model_card(name: str, request: FitRequest, training: Training, labels: Seque
         "",
         f"- data: {code(request.learned_from)}, {result.images:,} training images",
         f"- start: {code(str(request.weights)) if request.weights else 'random weights'}",
-        *([] if request.teacher is None else [f"- teacher: {code(request.teacher)}, {objective.way}"]),
+        *([] if request.teacher is None else [f"- teacher: {code(request.teacher)}, {objective.description}"]),
         f"- recipe: {code(request.recipe)}: {o.name}, learning rate {o.learning_rate:g}, batch {training.batch_size}, "
         f"{training.epochs:.3g} epochs, seed {training.seed}"
         + (", classifier fitted to frozen features first" if training.probe else ""),

@@ -45,7 +45,7 @@ def ask_teacher(
     objective, images, world = training.objective, loader.source, loader.world
     if not isinstance(objective, Distill | TokenLabel):
         return None
-    callbacks.message(f"Learning from {teacher.place} too: {objective.way}.")
+    callbacks.message(f"Learning from {teacher.place} too: {objective.description}.")
     how = (workers, deadline, callbacks)
     if isinstance(objective, Distill):
         return teacher_predictions(teacher, training, images, *how)
