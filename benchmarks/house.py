@@ -39,7 +39,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1] / "src" / "vitreous"
-REBUILT = ("cli", "verbs", "training", "studies", "inference", "evaluation", "storage", "distributed")
+REBUILT = (
+    *("cli", "verbs", "training", "studies", "inference", "evaluation", "objectives", "model", "storage"),
+    *("distributed", "config"),
+)
 
 NEVER = {
     "afterwards": "reserved",

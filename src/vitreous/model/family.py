@@ -101,13 +101,10 @@ def build_network(config: ModelConfig, seed: int | None = 0) -> Network:
     return network_class(config)(config, seed=seed)
 
 
-def check_weights_fit(config: ModelConfig, times: int = 1) -> None:
-    """Refuse a network whose weights need more memory than there is, before any of it is taken.
-
-    times: how often they are kept; training with AdamW keeps four: weights, gradients and two averages.
-    """
+def check_weights_fit(config: ModelConfig) -> None:
+    """Refuse a network whose weights need more memory than there is, before any of it is taken."""
     check_memory(
-        4 * times * count_parameters(config),
+        4 * count_parameters(config),
         f"{config.describe()}, {config.input_text()}, {config.classes:,} classes",
         "choose a smaller model, smaller images or fewer classes",
     )
