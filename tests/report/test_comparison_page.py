@@ -5,7 +5,7 @@ import re
 from html import unescape
 
 from support.comparisons import CONV, DONE, PLAIN, comparison
-from vitreous.report.analysis_plots import Line, lines
+from vitreous.report.plots import Line, lines
 from vitreous.studies.compare.page import comparison_page
 
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from vitreous.explain.analysis.numbers import MEASURES, Measure, ModelNumbers, Numbers, Values
-from vitreous.report.analysis_plots import Line, field, lines
 from vitreous.report.html import Html, render
+from vitreous.report.plots import Line, field, lines
 
 
 def analysis_page(numbers: Numbers) -> str:
@@ -52,7 +52,7 @@ def _over_depth(models: Sequence[ModelNumbers], measure: Measure) -> Html:
         x = [i / (1 if same else depth) for i in range(depth + 1 - len(found), depth + 1)]
         y = [sum(one) / len(one) if isinstance(one, tuple) else one for one in found]
         series.append(Line(number, x, y, dots=[one for one in found if isinstance(one, tuple)]))
-    return lines(series, measure.title, along, share=measure.share)
+    return lines(series, measure.title, along, percent=measure.share)
 
 
 def _numbered(values: Sequence[Values], title: str) -> Html:
@@ -74,6 +74,6 @@ def _worth(models: Sequence[ModelNumbers]) -> dict[str, Html | None]:
     if not probes:
         return {"probes": None, "noise": None}
     return {
-        "probes": lines(probes, "linear probe", along, share=True),
-        "noise": lines(noisy, "accuracy lost to noise", "frequency of the noise, of the highest", share=True),
+        "probes": lines(probes, "linear probe", along, percent=True),
+        "noise": lines(noisy, "accuracy lost to noise", "frequency of the noise, of the highest", percent=True),
     }

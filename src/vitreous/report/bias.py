@@ -7,8 +7,9 @@ from functools import partial
 from typing import Any, Literal
 
 from vitreous.explain.analysis.bias_numbers import Bias, BiasNumbers, Effect, summarise_bias, tell_margin
-from vitreous.report.analysis_plots import Line, lines
 from vitreous.report.html import Html, macros, render
+from vitreous.report.numbers import percent
+from vitreous.report.plots import Line, lines
 
 NAMED = tuple[str, Bias]
 Kept = Literal["same", "likeness"]
@@ -56,7 +57,7 @@ def shown_value(value: float | None, share: bool) -> str:
     if value is None:
         return "–"
     if share:
-        return f"{100 * value:.1f}\u00a0%"
+        return percent(value)
     return str(value) if isinstance(value, int) else f"{value:.3f}"
 
 
@@ -65,7 +66,7 @@ def _receptive_fields(biases: Sequence[Bias]) -> Html | None:
     drawn = [Line(number, field.radii, field.mass) for number, field in fields if field is not None]
     if not drawn:
         return None
-    return lines(drawn, "gradient within a radius", "radius, of the longer side", share=True, whole=True)
+    return lines(drawn, "gradient within a radius", "radius, of the longer side", percent=True, unit_range=True)
 
 
 def _attention_distances(biases: Sequence[Bias]) -> Html | None:
@@ -79,7 +80,7 @@ def _attention_distances(biases: Sequence[Bias]) -> Html | None:
         for number, far in found
     ]
     along = "depth" if same else "depth, as a share of all"
-    return lines(drawn, "attention distance", along, share=True, whole=True)
+    return lines(drawn, "attention distance", along, percent=True, unit_range=True)
 
 
 def _curves(
@@ -96,4 +97,4 @@ def _curves(
         points = [(effect.at, value) for effect in curve(bias) if (value := getattr(effect, kept)) is not None]
         if points:
             series.append(Line(number, *zip(*points, strict=True)))
-    return lines(series, title, along, share=kept == "same", whole=True, scale="log2" if doubling else "linear")
+    return lines(series, title, along, percent=kept == "same", unit_range=True, scale="log2" if doubling else "linear")

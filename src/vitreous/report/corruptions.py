@@ -9,8 +9,8 @@ from PIL import Image
 
 from vitreous.data.corrupt import CORRUPTIONS
 from vitreous.evaluation.corruptions import CorruptionResult
-from vitreous.report.analysis_plots import Line, lines
 from vitreous.report.html import render
+from vitreous.report.plots import Line, lines
 
 GROUPS = ("noise", "blur", "weather", "digital")
 
@@ -68,6 +68,6 @@ def corruptions_page(content: CorruptionContent) -> str:
         groups=groups,
         corruptions=CORRUPTIONS,
         mean_ece=fmean(score.ece for score in result.scores),
-        accuracy=lines(by_strength("accuracy"), "accuracy", "strength", share=True, whole=True),
-        ece=lines(by_strength("ece"), "calibration error", "strength", share=True),
+        accuracy=lines(by_strength("accuracy"), "accuracy", "strength", percent=True, unit_range=True),
+        ece=lines(by_strength("ece"), "calibration error", "strength", percent=True),
     )

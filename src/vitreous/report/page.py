@@ -171,7 +171,7 @@ def training_curves(records: list[dict[str, float]]) -> list[Html]:
     recorded = dict.fromkeys(key.removeprefix("val_") for record in records for key in record)
     others = [key for key in recorded if key not in DRAWN]
     return [
-        curves(found, title, share=title == "Accuracy")
+        curves(found, title, percent=title == "Accuracy")
         for title, found in (
             ("Loss", series(training="loss", validation="val_loss")),
             ("Accuracy", series(training="accuracy", validation="val_accuracy")),

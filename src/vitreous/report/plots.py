@@ -8,7 +8,7 @@ import re
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import matplotlib
 import numpy as np
@@ -16,7 +16,7 @@ from markupsafe import Markup as Html
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from vitreous.evaluation.calibration import Bin
 from vitreous.explain import weight_plots
@@ -31,6 +31,7 @@ VARIABLES |= {weight_plots.INK: "--quiet", weight_plots.DOT: "--accent"}
 
 # The first is the page's own; the others can be read on light and on dark ground.
 COLOURS = (ACCENT, "#d9730d", "#8b6fd6", "#5f9a22", "#cf4f86", "#9a7b4f")
+MARKERS = ("o", "s", "^", "D", "v", "P")
 
 SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",
@@ -73,30 +74,26 @@ def page_style() -> Iterator[None]:
         yield
 
 
-def curves(series: dict[str, Series], title: str, *, share: bool = False) -> Html:
-    """Lines over the steps. The last is the one to look at; share: values from 0 to 1 are shown as per cent."""
+def curves(series: dict[str, Series], title: str, *, percent: bool = False) -> Html:
+    """Lines over the steps. The last is the one to look at; percent: values from 0 to 1 are shown as per cent."""
     largest = max(max(values) for _, values in series.values())
     power = math.floor(math.log10(largest)) if 0 < largest < 0.01 else 0
     if power:  # ticks such as 0.00018 are hard to read
         series = {name: (steps, [v / 10.0**power for v in values]) for name, (steps, values) in series.items()}
         title = f"{title}, × 10{str(power).translate(SUPERSCRIPT)}"
     with page_style():
-        figure, axes = _figure(3.2, 2.1)
+        figure, axes = _line_axes(3.2, 2.1, title, "step")
         for number, (name, (steps, values)) in enumerate(series.items(), 1):
             few = len(steps) <= 40
             steps, values = _thinned(steps, values)
             colour, width = (ACCENT, 1.6) if number == len(series) else (QUIET, 1.0)
             marker = "o" if few else None
             axes.plot(steps, values, label=name, color=colour, linewidth=width, marker=marker, markersize=3)
-        axes.set_title(title, loc="left", fontsize=9, color=INK)
-        axes.set_xlabel("step")
-        axes.grid(axis="y")
-        axes.set_axisbelow(True)
         axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
         if len(only := {step for steps, _ in series.values() for step in steps}) == 1:
             axes.set_xticks([*only])  # the locator has no whole numbers for a single one
         axes.yaxis.set_major_locator(MaxNLocator(4))
-        if share:
+        if percent:
             axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.3g} %")
         if len(series) > 1:
             axes.legend(labelcolor=QUIET, fontsize=8)
@@ -192,6 +189,15 @@ def _figure(width: float, height: float) -> tuple[Figure, Axes]:
     return figure, figure.add_subplot()
 
 
+def _line_axes(width: float, height: float, title: str, along: str) -> tuple[Figure, Axes]:
+    figure, axes = _figure(width, height)
+    axes.set_title(title, loc="left", fontsize=9, color=INK)
+    axes.set_xlabel(along)
+    axes.grid(axis="y")
+    axes.set_axisbelow(True)
+    return figure, axes
+
+
 def _thinned(steps: Sequence[float], values: Sequence[float]) -> tuple[Sequence[float], Sequence[float]]:
     """Means over neighbouring steps, as many as a plot can show."""
     every = -(-len(steps) // POINTS)
@@ -202,3 +208,110 @@ def _thinned(steps: Sequence[float], values: Sequence[float]) -> tuple[Sequence[
         [float(np.mean(steps[start : start + every])) for start in starts],
         [float(np.mean(values[start : start + every])) for start in starts],
     )
+
+
+class Line(NamedTuple):
+    """One model's line."""
+
+    model: int  # which of the page's models it is: it has the same colour in every plot
+    x: Sequence[float]
+    y: Sequence[float]
+    dots: Sequence[Sequence[float]] = ()  # for each x the single values of which y is the mean, if they should be seen
+    band: Sequence[tuple[float, float]] = ()  # for each x the ends of an interval
+
+
+def lines(
+    series: Sequence[Line],
+    title: str,
+    along: str,
+    *,
+    percent: bool = False,
+    unit_range: bool = False,
+    scale: Literal["linear", "log2", "log10"] = "linear",
+) -> Html:
+    """Lines over depth, frequency or cost.
+
+    percent: values from 0 to 1 are shown as per cent. unit_range: all from 0 to 1 is shown, so that plots can be
+        compared. scale: of x, by doublings or by powers of ten.
+    """
+    with page_style():
+        figure, axes = _line_axes(3.5, 2.3, title, along)
+        for line in series:
+            _draw(axes, line)
+        if scale == "log10":
+            _make_logarithmic(axes, series)
+        else:
+            counts = all(float(x).is_integer() for line in series for x in line.x)
+            axes.xaxis.set_major_locator(MaxNLocator(6, integer=counts))
+        if scale == "log2":
+            axes.set_xscale("log", base=2)
+            axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
+            axes.xaxis.set_minor_locator(NullLocator())
+        axes.yaxis.set_major_locator(MaxNLocator(5))
+        if unit_range:
+            least = min((value for line in series for value in line.y), default=0.0)
+            axes.set_ylim(min(0.0, 1.05 * least), 1.03)
+        if percent:
+            axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.3g} %")
+        return to_svg(figure)
+
+
+def _make_logarithmic(axes: Axes, series: Sequence[Line]) -> None:
+    """Of the x axis, with more ticks where all x are within two powers of ten, and few where they hardly differ."""
+    xs = [x for line in series for x in line.x]
+    spread = max(xs) / min(xs)
+    if spread == 1:  # matplotlib may round both limits to the same power of ten
+        axes.set_xlim(xs[0] / 3, xs[0] * 3)
+    axes.set_xscale("log")
+    axes.margins(x=0.12)
+    powers = LogLocator(subs=(1, 2, 5) if spread < 100 else (1,))
+    axes.xaxis.set_major_locator(MaxNLocator(3) if 1 < spread < 3 else powers)
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(lambda value, _: _power(value))
+
+
+def _power(value: float) -> str:
+    """A number of a logarithmic axis as a reader likes it: 0.01, 100, 10,000, 2·10¹²; zero is not on it."""
+    if value <= 0:  # a locator of even steps looks a step further than is shown
+        return ""
+    if 0.0009 < value < 1e6:
+        return f"{value:.3g}" if value < 1 else f"{value:,.0f}"
+    power = math.floor(math.log10(value) + 1e-9)
+    digits = f"{value / 10.0**power:.2g}"
+    return f"{'' if digits == '1' else f'{digits}·'}10{str(power).translate(SUPERSCRIPT)}"
+
+
+def _draw(axes: Axes, line: Line) -> None:
+    colour = COLOURS[line.model % len(COLOURS)]
+    for x, values in zip(line.x, line.dots, strict=False):
+        axes.plot([x] * len(values), values, linestyle="", marker=".", markersize=3.5, color=colour, alpha=0.35)
+    if line.band:
+        low, high = zip(*line.band, strict=True)
+        axes.fill_between(line.x, low, high, color=colour, alpha=0.13, linewidth=0)
+    marker = MARKERS[line.model % len(MARKERS)] if len(line.x) <= 40 else None
+    axes.plot(line.x, line.y, color=colour, linewidth=1.5, marker=marker, markersize=3.5)
+
+
+def field(values: Sequence[Sequence[float]], across: str, up: str, start: tuple[int, int]) -> Html:
+    """A table of values from 0 to 1, the fuller the colour the larger; the first row is at the bottom.
+
+    start: the depths of the first row and of the first column.
+    """
+    rows, columns = len(values), len(values[0])
+    with page_style():
+        figure, axes = _figure(2.9, 2.9)
+        for i, row in enumerate(values):
+            for j, value in enumerate(row):
+                box = (j + start[1] - 0.5, i + start[0] - 0.5)
+                axes.add_patch(Rectangle(box, 1, 1, facecolor=ACCENT, alpha=min(1.0, max(0.0, value)), linewidth=0))
+        axes.set_xlim(start[1] - 0.5, start[1] + columns - 0.5)
+        axes.set_ylim(start[0] - 0.5, start[0] + rows - 0.5)
+        axes.set_aspect(columns / rows)
+        axes.set_xlabel(shortened(across, 40))
+        axes.set_ylabel(shortened(up, 40))
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        axes.yaxis.set_major_locator(MaxNLocator(6, integer=True))
+        axes.spines[:].set_color(QUIET)
+        axes.spines[:].set_visible(True)
+        axes.spines[:].set_linewidth(0.5)
+        return to_svg(figure)

@@ -47,7 +47,7 @@ def pretraining_page(name: str, run: Run, rebuilt: Image.Image | None = None) ->
         optimizer=optimizer,
         settings=[f"{key} {value}" for key, value in asdict(objective).items() if key not in unsaid],
         enough_steps=run.steps >= ALARM_STEPS,
-        plots=[curves({name: found}, name, share=key in SHARES) for key, name, found in _series(run.records)],
+        plots=[curves({name: found}, name, percent=key in SHARES) for key, name, found in _series(run.records)],
     )
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from vitreous.report.analysis_plots import Line, lines
 from vitreous.report.bias import bias_section
-from vitreous.report.html import Html, render, tag
+from vitreous.report.html import Html, render
 from vitreous.report.numbers import duration, joined, operations, parameters
+from vitreous.report.plots import Line, lines
 from vitreous.studies.compare.result import Comparison, ComparisonRow, fraction_text
 
 XValue = Callable[[ComparisonRow], float | None]  # where a row stands on the x axis
@@ -37,7 +37,7 @@ def comparison_page(c: Comparison) -> str:
         settings=_settings(c) if c.settings else {},
         trials=[
             (
-                _named(trial.model),
+                trial.model,
                 f"{trial.learning_rate:g}",
                 "diverged" if trial.diverged else f"{100 * trial.accuracy:.1f}",
                 f"{trial.n:,}",
@@ -47,7 +47,7 @@ def comparison_page(c: Comparison) -> str:
         ],
         cells=[
             (
-                _named(cell.model),
+                cell.model,
                 fraction_text(cell.fraction),
                 "" if cell.seed is None else str(cell.seed),
                 "diverged" if cell.diverged else f"{100 * cell.accuracy:.1f}",
@@ -72,7 +72,7 @@ def _row(row: ComparisonRow) -> list[str]:
         difference = f"{100 * ahead.value:+.1f}".replace("-", "−") + margin
         difference += "" if ahead.significant else ", not told apart"
     return [
-        _named(row.model),
+        row.model,
         fraction_text(row.fraction),
         "" if row.images is None else f"{row.images:,}",
         f"{100 * found.mean:.1f}{spread}",
@@ -108,7 +108,7 @@ def _plots(c: Comparison) -> Iterator[tuple[Html, str]]:
     ]
     for x_value, along, words in axes:
         if series := _series(c, x_value):
-            yield lines(series, "accuracy", along, share=True, scale="log10"), words
+            yield lines(series, "accuracy", along, percent=True, scale="log10"), words
 
 
 def _series(c: Comparison, x_value: XValue) -> list[Line]:
@@ -153,8 +153,3 @@ def _settings(c: Comparison) -> dict[str, str]:
             "budget, by the speed that was measured first; a slow model takes longer, a fast one less"
         )
     return found
-
-
-def _named(model: str) -> Html:
-    """The start of a row, wide enough to be read where the table is wider than the page."""
-    return tag("div", model, style="min-width: 9rem")
