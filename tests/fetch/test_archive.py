@@ -142,7 +142,7 @@ def test_a_bomb_is_stopped(tmp_path, folder, monkeypatch, subtests):
 
 
 def test_too_many_names(tmp_path, folder, monkeypatch):
-    monkeypatch.setattr(archive, "MOST_FILES", 3)
+    monkeypatch.setattr(archive, "MAX_FILES", 3)
     with pytest.raises(UserError, match=r"x: .* 3 "):
         unpack_archive(make_tar(tmp_path / "x", [(f"{i}", b"") for i in range(5)]), folder)
 

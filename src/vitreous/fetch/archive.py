@@ -22,7 +22,7 @@ from vitreous.errors import UserError
 from vitreous.inputs import open_input, size_text
 
 PIECE = 2**20
-MOST_FILES = 4_000_000  # names in one archive; ImageNet has 1.3 million
+MAX_FILES = 4_000_000  # names in one archive; ImageNet has 1.3 million
 SPARE, TIMES = 100 * 10**6, 4  # an archive of n bytes may hold `SPARE` and `TIMES` x n, unless the table says more
 _LEFT_BY_A_SYSTEM = re.compile(r"(^|/)(__MACOSX|\._[^/]*|\.DS_Store)(/|$)")
 _TARS = (".tar", ".tar.gz", ".tgz")
@@ -50,8 +50,8 @@ class Allowance:
 
     def take_name(self) -> None:
         self._files += 1
-        if self._files > MOST_FILES:
-            raise UserError(f"{self.path}: holds more than {MOST_FILES:,} files; download it again.")
+        if self._files > MAX_FILES:
+            raise UserError(f"{self.path}: holds more than {MAX_FILES:,} files; download it again.")
 
 
 def unpack_archive(
@@ -92,7 +92,7 @@ def _unpack_zip(file: IO[bytes], folder: Path, only: tuple[str, ...], nested: bo
             if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
                 raise _refused(allowance.path, member.filename, "is a link or a device")
             name = _inner_name(allowance.path, member.filename)
-            if name is None or not _wanted(name, only) or member.is_dir():
+            if name is None or not _is_selected(name, only) or member.is_dir():
                 continue
             with archive.open(member) as content:
                 _place(content, name, folder, nested, allowance)
@@ -105,7 +105,7 @@ def _unpack_tar(file: IO[bytes], folder: Path, only: tuple[str, ...], nested: bo
             if not (member.isreg() or member.isdir()):
                 raise _refused(allowance.path, member.name, "is a link or a device")
             name = _inner_name(allowance.path, member.name)
-            if name is None or not _wanted(name, only) or member.isdir():
+            if name is None or not _is_selected(name, only) or member.isdir():
                 continue
             content = archive.extractfile(member)
             assert content is not None
@@ -140,7 +140,7 @@ def _inner_name(path: Path, name: str) -> PurePosixPath | None:
     return None if _LEFT_BY_A_SYSTEM.search(name) or not inner.parts else inner
 
 
-def _wanted(name: PurePosixPath, only: tuple[str, ...]) -> bool:
+def _is_selected(name: PurePosixPath, only: tuple[str, ...]) -> bool:
     return not only or str(name).startswith(only)
 
 

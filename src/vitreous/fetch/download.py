@@ -88,27 +88,27 @@ def _complaint(error: HttpError, url: str, path: Path) -> str:
 
 
 def _fetch(url: str, path: Path, size: int | None, progress: Progress | None, retry: RetryPolicy) -> None:
-    part, failures = part_of(path), 0
-    most = _size(part)
+    unfinished, failures = part_of(path), 0
+    most = _size(unfinished)
     while True:
         try:
             _attempt(url, path, size, progress, retry)
             break
         except TemporaryHttpError:
-            failures = 0 if _size(part) >= most + retry.least else failures + 1
-            most = max(most, _size(part))
+            failures = 0 if _size(unfinished) >= most + retry.least else failures + 1
+            most = max(most, _size(unfinished))
             if failures >= retry.tries:
                 raise
             time.sleep(retry.pause * 2**failures)
-    part.replace(path)
+    unfinished.replace(path)
     _remember(path, replace(_known(path, url) or DownloadRecord(url), finished=path.stat().st_mtime_ns))
 
 
 def _attempt(url: str, path: Path, size: int | None, progress: Progress | None, retry: RetryPolicy) -> None:
     """Read as much as one connection gives, to the end of `FILE.part`."""
-    part, headers = part_of(path), {}
+    unfinished, headers = part_of(path), {}
     known = _known(path, url)
-    done = _size(part) if known else 0
+    done = _size(unfinished) if known else 0
     if known and done and done in (size, known.size):  # it was whole, and its process was ended before it said so
         return
     if known is None or known.tag is None:
@@ -120,40 +120,45 @@ def _attempt(url: str, path: Path, size: int | None, progress: Progress | None, 
             if response.status != 206:
                 done = 0
             elif not _continues(response, known, done):
-                raise _changed(part)
+                raise _changed(unfinished)
             length = response.headers.get("Content-Length", "")
             total = done + int(length) if length.isascii() and length.isdigit() else None
             if size is not None and total is not None and total != size:
                 raise HttpError(f"it has {total:,} bytes now, and {size:,} were published")
             _remember(path, DownloadRecord(url, _tag(response), total))
-            _receive(response, part, done, total or size, progress, retry)
+            _receive(response, unfinished, done, total or size, progress, retry)
     except HttpError as error:
         if error.status == 416 and done:  # it has fewer bytes than are here: another version
-            raise _changed(part) from None
+            raise _changed(unfinished) from None
         raise
 
 
-def _changed(part: Path) -> TemporaryHttpError:
-    part.unlink(missing_ok=True)
+def _changed(unfinished: Path) -> TemporaryHttpError:
+    unfinished.unlink(missing_ok=True)
     return TemporaryHttpError("the file was changed on the server")
 
 
 def _receive(
-    response: HTTPResponse, part: Path, done: int, total: int | None, progress: Progress | None, retry: RetryPolicy
+    response: HTTPResponse,
+    file: Path,
+    done: int,
+    total: int | None,
+    progress: Progress | None,
+    retry: RetryPolicy,
 ) -> None:
     most = total or MAX_UNKNOWN_BYTES
-    with part.open("r+b" if done else "wb") as file:
-        file.truncate(done)
-        file.seek(done)
+    with file.open("r+b" if done else "wb") as output:
+        output.truncate(done)
+        output.seek(done)
         for piece in read_pieces(response, retry):
             done += len(piece)
             if done > most:
                 raise HttpError(f"it sends more than the {most:,} bytes that it should have")
-            file.write(piece)
+            output.write(piece)
             if progress is not None:
                 progress(done, total or done)
-        file.flush()
-        os.fsync(file.fileno())
+        output.flush()
+        os.fsync(output.fileno())
     if total is not None and done < total:
         raise TemporaryHttpError(f"{done:,} of {total:,} bytes came")
 

@@ -11,7 +11,6 @@ from hashlib import md5, sha256
 from importlib.util import find_spec
 from pathlib import Path
 
-from vitreous import __version__
 from vitreous.callbacks import NamedProgress
 from vitreous.data.datasets.dataset import Dataset, File
 from vitreous.data.datasets.store import CARD, FILES, Card, broken_links, read_card, read_dataset
@@ -23,7 +22,7 @@ from vitreous.fetch.download import brought_from, download, origin_of, part_of
 from vitreous.inputs import open_input, size_text
 from vitreous.storage.files import fsync_file, remove_folder, write_file
 from vitreous.storage.http import RetryPolicy
-from vitreous.storage.overwrite import readable_errors
+from vitreous.storage.overwrite import GENERATOR, readable_errors
 
 PIECE = 2**20
 DOWNLOADS = "downloads"
@@ -59,14 +58,18 @@ def install(
             check_space(dataset, root)
             fetched = [_bring(file, downloads_of(dataset, root), progress, retry) for file in dataset.files]
             _fill(dataset, store, fetched, progress)
-            _clear(fetched)
+            for one in fetched:  # what a person put there stays
+                if one.url is not None:
+                    _remove(one.path)
+            with suppress(OSError):
+                downloads_of(dataset, root).rmdir()
         check_links(dataset, store)
         if dataset.store and read_card(final) is None:
             check_counts(dataset, store)
             temporary = final.with_name(f".{final.name}.new")
             remove_folder(temporary)
             temporary.mkdir(parents=True)
-            write_file(temporary / CARD, Card(dataset.name, f"../{dataset.store}").to_json(generator=_generator()))
+            write_file(temporary / CARD, Card(dataset.name, f"../{dataset.store}").to_json(generator=GENERATOR))
             _rename(temporary, final)
     return final
 
@@ -101,10 +104,10 @@ def check_by_hand(dataset: Dataset, root: Path) -> None:
     place = downloads_of(dataset, root)
     missing = [file for file in dataset.by_hand if not (place / file.name).exists()]
     if missing:
+        files = "one file" if len(missing) == 1 else f"{len(missing)} files"
         how = "; ".join(f"{file.name}{'/' * (file.kind == 'folder')} ({file.by_hand})" for file in missing)
         raise UserError(
-            f"{dataset.name}: a person has to get {_files(len(missing))} of it. Put {how} into {place}, then repeat "
-            "the command."
+            f"{dataset.name}: a person has to get {files} of it. Put {how} into {place}, then repeat the command."
         )
 
 
@@ -183,7 +186,7 @@ def _fill(dataset: Dataset, store: Path, fetched: list[Fetched], progress: Named
         from_where = {one.file.name: {"url": one.url, "sha256": one.sha256} for one in fetched}
         card = Card(FILES if dataset.store else dataset.name, ".")
         terms = {"licence": dataset.licence, "citation": dataset.citation, "homepage": dataset.homepage}
-        write_file(temporary / CARD, card.to_json(generator=_generator(), **terms, files=from_where))
+        write_file(temporary / CARD, card.to_json(generator=GENERATOR, **terms, files=from_where))
         _rename(temporary, store)
     except BaseException:
         with suppress(OSError):
@@ -239,24 +242,7 @@ def _rename(temporary: Path, final: Path) -> None:
     fsync_file(final.parent)
 
 
-def _clear(fetched: list[Fetched]) -> None:
-    """Remove what was downloaded and is unpacked; what a person put there stays."""
-    for one in fetched:
-        if one.url is not None:
-            _remove(one.path)
-    with suppress(OSError):
-        fetched[0].path.parent.rmdir()
-
-
 def _remove(path: Path) -> None:
     """Remove a file that was downloaded; the note goes first, so that it is never found beside another file."""
     origin_of(path).unlink(missing_ok=True)
     path.unlink(missing_ok=True)
-
-
-def _generator() -> str:
-    return f"vitreous {__version__}"
-
-
-def _files(count: int) -> str:
-    return "one file" if count == 1 else f"{count} files"

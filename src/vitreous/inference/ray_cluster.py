@@ -82,7 +82,11 @@ class Cluster:
         )
         try:
             for row in done.iter_rows():
-                yield _read_reply(row)
+                if row.get("user_error"):
+                    raise UserError(row["user_error"])
+                if row.get("machine_error"):
+                    raise MachineError(row["machine_error"])
+                yield from_fields(PartRecord, json.loads(row["record"]), "a worker's reply")
         except RayError as error:
             why = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise MachineError(
@@ -93,14 +97,6 @@ class Cluster:
 Row = dict[str, Any]
 """What passes between Ray and a worker: the number of a "part"; back comes its "record" as JSON, or the sentence of a
 "user_error" or "machine_error"."""
-
-
-def _read_reply(row: Row) -> PartRecord:
-    if row.get("user_error"):
-        raise UserError(row["user_error"])
-    if row.get("machine_error"):
-        raise MachineError(row["machine_error"])
-    return from_fields(PartRecord, json.loads(row["record"]), "a worker's reply")
 
 
 class ClusterWorker:

@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 
-from vitreous import __version__
 from vitreous.data.folder import Names
 from vitreous.data.shards.tar import BLOCK
 from vitreous.data.source import Split
 from vitreous.errors import UserError
 from vitreous.inputs import parse_json
 from vitreous.storage.manifest import is_sha256, sha256_file, sha256_json
+from vitreous.storage.overwrite import GENERATOR
 
 INDEX, ROWS = "shards.json", "shards.safetensors"
 FORMAT = 1
@@ -100,7 +100,7 @@ def write_index(index: ShardIndex, path: Path) -> str:
     index.rows.save(path, _described(index.shards, index.classes))
     rows = {"file": ROWS, "bytes": path.stat().st_size, "sha256": sha256_file(path)}
     shards = [{key: value for key, value in asdict(shard).items() if value is not None} for shard in index.shards]
-    fields = {"generator": f"vitreous {__version__}", "format": FORMAT, "classes": index.classes, "rows": rows}
+    fields = {"generator": GENERATOR, "format": FORMAT, "classes": index.classes, "rows": rows}
     return json.dumps({**fields, "shards": shards}, indent=1) + "\n"
 
 

@@ -60,19 +60,14 @@ def open_shards(place: str | Path, *, labelled: bool = True) -> Data:
     if labelled:
         if not index.classes:
             raise NoClassesError(f"{place}: these shards have no labels (.cls); pack them from labelled data.")
-        _check_labels(place, data)
+        for source in data.splits.values():  # images without would be learned, or counted, as a class of their own
+            if len(without := np.flatnonzero(source.labels < 0)):
+                raise NoClassesError(
+                    f"{place}: {source.name(int(without[0]))} has no label (.cls), nor have {len(without) - 1:,} "
+                    f"others of the {len(source):,} images of its split; give every image a label, or leave these shards out."
+                )
         check_classes(place, data.splits, data.classes)
     return data
-
-
-def _check_labels(place: str | Path, data: Data) -> None:
-    """Refuse data of which only some have labels: what has none would be learned, or counted, as a class of its own."""
-    for source in data.splits.values():
-        if len(without := np.flatnonzero(source.labels < 0)):
-            raise NoClassesError(
-                f"{place}: {source.name(int(without[0]))} has no label (.cls), nor have {len(without) - 1:,} others of "
-                f"the {len(source):,} images of its split; give every image a label, or leave these shards out."
-            )
 
 
 def shards_name(place: str) -> str:
@@ -105,7 +100,9 @@ def _find(place: str) -> ShardIndex:
     if (path / INDEX).is_file():
         return _packed(place)
     if path.is_dir():
-        return _named_classes(scan_shards([str(path / name) for name in _tars(path)]), path / CLASSES)
+        return _named_classes(
+            scan_shards([str(path / entry.name) for entry in entries(path) if _is_tar(entry)]), path / CLASSES
+        )
     return _named_classes(scan_shards(expand_braces(place)), path.parent / CLASSES)
 
 
@@ -126,10 +123,6 @@ def _find_below(address: str) -> ShardIndex:
 def _has_tars(folder: Path) -> bool:
     with os.scandir(folder) as found:
         return any(_is_tar(entry) for entry in found)
-
-
-def _tars(folder: Path) -> list[str]:
-    return [entry.name for entry in entries(folder) if _is_tar(entry)]
 
 
 def _is_tar(entry: os.DirEntry[str]) -> bool:
@@ -177,19 +170,17 @@ def _packed(folder: str) -> ShardIndex:
     where = beside(folder, INDEX)
     page = parse_index(_text(where), where)
     places = tuple(beside(folder, shard.file) for shard in page.shards)
-    index = read_index(page, _rows(folder, page), places, where)
-    if not is_address(folder):
-        for place, shard in zip(places, page.shards, strict=True):
-            _check_shard(place, shard.bytes)
+    rows = beside(folder, ROWS)
+    if is_address(folder):
+        return read_index(page, _fetched_rows(rows, page), places, where)
+    if not Path(rows).is_file():
+        raise UserError(f"{rows}: missing; restore it from a copy, or pack the data again.")
+    index = read_index(page, Path(rows), places, where)
+    for place, shard in zip(places, page.shards, strict=True):  # at once, not when its images are read
+        if (found := stat_file(place).size) != shard.bytes:
+            cut = "cut short" if found < shard.bytes else "changed"
+            raise UserError(f"{place}: {cut}, it has {found:,} bytes and had {shard.bytes:,}; restore it from a copy.")
     return index
-
-
-def _check_shard(place: str, size: int) -> None:
-    """Refuse at once a shard that is missing or cut short, not when its images are read."""
-    found = stat_file(place).size
-    if found != size:
-        cut = "cut short" if found < size else "changed"
-        raise UserError(f"{place}: {cut}, it has {found:,} bytes and had {size:,}; restore it from a copy.")
 
 
 def _text(place: str) -> str:
@@ -202,15 +193,6 @@ def _text(place: str) -> str:
         return read_range(place, 0, size).decode("utf-8")
     except UnicodeDecodeError:
         raise UserError(f"{place}: not text in UTF-8; check the address.") from None
-
-
-def _rows(folder: str, page: IndexPage) -> Path:
-    where = beside(folder, ROWS)
-    if is_address(folder):
-        return _fetched_rows(where, page)
-    if not Path(where).is_file():
-        raise UserError(f"{where}: missing; restore it from a copy, or pack the data again.")
-    return Path(where)
 
 
 def _fetched_rows(where: str, page: IndexPage) -> Path:
