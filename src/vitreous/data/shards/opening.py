@@ -61,10 +61,11 @@ def open_shards(place: str | Path, *, labelled: bool = True) -> Data:
         if not index.classes:
             raise NoClassesError(f"{place}: these shards have no labels (.cls); pack them from labelled data.")
         for source in data.splits.values():  # images without would be learned, or counted, as a class of their own
-            if len(without := np.flatnonzero(source.labels < 0)):
+            if count := int((source.labels < 0).sum()):
+                first = source.name(int(source.labels.argmin()))
                 raise NoClassesError(
-                    f"{place}: {source.name(int(without[0]))} has no label (.cls), nor have {len(without) - 1:,} "
-                    f"others of the {len(source):,} images of its split; give every image a label, or leave these shards out."
+                    f"{place}: {first} has no label (.cls), nor have {count - 1:,} others of the {len(source):,} "
+                    "images of its split; give every image a label, or leave these shards out."
                 )
         check_classes(place, data.splits, data.classes)
     return data
