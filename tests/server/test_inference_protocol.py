@@ -13,7 +13,7 @@ import torch
 from support.colours import COLOURS, make_bundle, pixels
 from support.serving import make_image, opened, running
 from vitreous.data.view import make_view
-from vitreous.server import inference_protocol
+from vitreous.server import inference_protocol, served_model
 
 INFER = "/v2/models/colours/infer"
 FILES = [make_image(colour, seed) for seed, colour in enumerate(COLOURS)]
@@ -267,3 +267,13 @@ def test_json_that_would_take_much_more_room_than_its_text(server):
 def test_what_is_repeated_in_a_sentence_is_short(server):
     for change in ({"name": "x" * 100_000}, {"datatype": "x" * 100_000}, {"shape": [10**200] * 8}):
         assert len(server.client.post(INFER, json=tensor(**change)).content) < 500
+
+
+def test_images_of_which_two_outputs_are_asked_are_decoded_once(server, monkeypatch):
+    decoded, decode = [], served_model.make_view
+    monkeypatch.setattr(served_model, "make_view", lambda *given: decoded.append(1) or decode(*given))
+    for names in (["probabilities"], ["probabilities", "labels", "representation"]):
+        decoded.clear()
+        found = server.client.post(INFER, json=in_json(outputs=[{"name": name} for name in names]))
+        assert list(outputs(found)) == names
+        assert len(decoded) == 3

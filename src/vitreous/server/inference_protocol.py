@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from fastapi import APIRouter, Request, Response
 from numpy.typing import NDArray
 from pydantic import BaseModel
@@ -16,6 +15,7 @@ from torch import Tensor
 from vitreous import __version__
 from vitreous.data.view import ImageInput
 from vitreous.model.predictions import class_probabilities, predicted_class, ranked_classes
+from vitreous.server.batching import Forward
 from vitreous.server.bodies import MIN_THREAD_BYTES, parse_fields, read_body
 from vitreous.server.errors import ERROR_RESPONSES, ApiError
 from vitreous.server.routes import BINARY, request_body
@@ -203,18 +203,23 @@ async def _respond(served: ServedModel, wish: InferRequest, binary: bytes) -> Re
         images: Sequence[ImageInput] = read_images(wish, binary, served.queue.size)
     else:
         images = await asyncio.to_thread(read_images, wish, binary, served.queue.size)
-    probabilities = features = None
+    functions: dict[str, Forward] = {}
     if names & {PROBABILITIES, LABELS}:
-        probabilities = class_probabilities(torch.stack(await served.logits(images)))
+        functions[PROBABILITIES] = served.engine.logits
     if REPRESENTATION in names:
-        features = torch.stack(await served.representations(images))
+        functions[REPRESENTATION] = served.engine.representations
+    values = dict(zip(functions, await served.ask(images, *functions.values()), strict=True))
+    if PROBABILITIES in values:
+        values[PROBABILITIES] = class_probabilities(values[PROBABILITIES])
 
     def write() -> Response:
         every = wish.parameters.get("binary_data_output", False)
         written = [
             write_tensor(
                 output.name,
-                _values(output, served.labels, probabilities, features),
+                _values(
+                    output, served.labels, values[REPRESENTATION if output.name == REPRESENTATION else PROBABILITIES]
+                ),
                 binary=bool(output.parameters.get("binary_data", every)),
             )
             for output in outputs
@@ -227,16 +232,12 @@ async def _respond(served: ServedModel, wish: InferRequest, binary: bytes) -> Re
         headers = {JSON_LENGTH: str(len(text))}
         return Response(text + content, media_type="application/octet-stream", headers=headers)
 
-    numbers = sum(tensor.numel() for tensor in (probabilities, features) if tensor is not None)
+    numbers = sum(tensor.numel() for tensor in values.values())
     return write() if numbers < MIN_THREAD_NUMBERS else await asyncio.to_thread(write)
 
 
-def _values(
-    output: RequestedOutput, labels: tuple[str, ...], probabilities: Tensor | None, features: Tensor | None
-) -> NDArray[Any]:
-    """probabilities: (B, K), features: (B, D); each None where no output needs it."""
-    values = features if output.name == REPRESENTATION else probabilities
-    assert values is not None
+def _values(output: RequestedOutput, labels: tuple[str, ...], values: Tensor) -> NDArray[Any]:
+    """values: (B, K) probabilities, or (B, D) features."""
     if output.name == LABELS:
         return np.array([labels[number] for number in predicted_class(values).tolist()], dtype=object)
     count = output.parameters.get("classification")

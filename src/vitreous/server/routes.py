@@ -85,7 +85,7 @@ async def predict(
     served.check_classifier()
     with served.queue.arriving():
         image, parameters = await read_image(request, served.settings, Parameters)
-    logits = (await served.logits([image]))[0]
+    [[logits]] = await served.ask([image], served.engine.logits)
     scores = FUNCTIONS[parameters.function_to_apply or "softmax"](logits)
     best = ranked_classes(scores, top_k or parameters.top_k or DEFAULT_TOP_K)
     return JSONResponse([{"label": served.labels[number], "score": score} for number, score in best])
@@ -191,7 +191,8 @@ async def embed(request: Request, served: Chosen) -> EmbeddedImage:
     """The numbers that stand for an image: near ones for images that are alike to the model."""
     with served.queue.arriving():
         image, _ = await read_image(request, served.settings, NoParameters)
-    return EmbeddedImage(model=served.name, embedding=(await served.representations([image]))[0].tolist())
+    [[features]] = await served.ask([image], served.engine.representations)
+    return EmbeddedImage(model=served.name, embedding=features.tolist())
 
 
 @router.get("/metrics", tags=["server"], response_class=Response, responses={200: {"content": {"text/plain": {}}}})

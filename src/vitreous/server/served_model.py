@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Annotated, TypeVar
 
+import torch
 from fastapi import Depends, Query, Request
 from torch import Tensor
 
@@ -21,7 +22,7 @@ from vitreous.data.decode import ImageError, read_header
 from vitreous.data.view import ImageInput, make_view
 from vitreous.inference.engine import InferenceModel
 from vitreous.inference.speed import noise
-from vitreous.server.batching import AdmissionQueue, Batcher, PixelBudget, ThreadPool, usable_cores
+from vitreous.server.batching import AdmissionQueue, Batcher, Forward, PixelBudget, ThreadPool, usable_cores
 from vitreous.server.errors import ApiError, too_late
 from vitreous.server.metrics import ServerMetrics
 from vitreous.weights.bundle import Bundle
@@ -83,20 +84,12 @@ class ServedModel:
         if not self.labels:
             raise ApiError(400, f"{self.name} has no classifier and so no labels to give; ask /embed.")
 
-    async def logits(self, images: Sequence[ImageInput]) -> list[Tensor]:
-        """(K,) for each image."""
-        self.check_classifier()
-        return await self._ask(self.engine.logits, images)
-
-    async def representations(self, images: Sequence[ImageInput]) -> list[Tensor]:
-        """(D,) for each image: what the model makes of it, before any classifier."""
-        return await self._ask(self.engine.representations, images)
-
-    async def _ask(self, function: Callable[[Tensor], Tensor], images: Sequence[ImageInput]) -> list[Tensor]:
+    async def ask(self, images: Sequence[ImageInput], *functions: Forward) -> list[Tensor]:
+        """(B, ...) of each of the engine's functions; the images are decoded once."""
         with self.queue.take(len(images)):
             until = time.monotonic() + self.settings.response_seconds
             views = await self._views(images, until)
-            return await self.batcher.ask(function, views, until - time.monotonic())
+            return [torch.stack(await self.batcher.ask(one, views, until - time.monotonic())) for one in functions]
 
     async def logits_of_view(self, view: Tensor) -> Tensor | None:
         """(K,) of a view (C, H, W) uint8 that has a place already; None without a classifier."""
