@@ -6,7 +6,7 @@ import re
 import pytest
 
 from vitreous.errors import UserError
-from vitreous.inputs import MOST_TEXT, as_text, open_input, parse_json, read_bytes, read_json, read_text, size_text
+from vitreous.inputs import MAX_TEXT_BYTES, as_text, open_input, parse_json, read_bytes, read_json, read_text, size_text
 from vitreous.memory import check_memory
 
 
@@ -50,7 +50,7 @@ def test_a_file_with_a_hole_of_a_terabyte_is_refused_by_its_size(tmp_path):
         file.truncate(10**12)
     with pytest.raises(UserError, match=r"huge: .*67 "):
         read_text(tmp_path / "huge")
-    assert MOST_TEXT == 2**26
+    assert MAX_TEXT_BYTES == 2**26
 
 
 def test_bytes_that_are_no_text_are_located(tmp_path):

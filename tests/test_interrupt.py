@@ -73,7 +73,7 @@ def test_a_second_signal_ends_at_once():
 import os, signal, time
 from types import SimpleNamespace
 from vitreous import interrupt
-interrupt.time = SimpleNamespace(monotonic=iter([0.0, interrupt.ECHO + 0.1]).__next__)
+interrupt.time = SimpleNamespace(monotonic=iter([0.0, interrupt.ECHO_SECONDS + 0.1]).__next__)
 with interrupt.interruptible(), interrupt.uninterrupted():
     os.kill(os.getpid(), signal.SIGTERM)
     os.kill(os.getpid(), signal.SIGTERM)

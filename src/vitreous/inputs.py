@@ -11,8 +11,7 @@ from typing import Any, BinaryIO
 
 from vitreous.errors import UserError
 
-MOST_TEXT = 64 * 2**20
-"""Bytes of a description (JSON, labels, a manifest); larger ones are a mistake or an attack."""
+MAX_TEXT_BYTES = 64 * 2**20  # bytes of a description (JSON, labels, a manifest); more are a mistake or an attack
 
 
 def open_input(path: Path) -> BinaryIO:
@@ -32,7 +31,7 @@ def open_input(path: Path) -> BinaryIO:
     return os.fdopen(handle, "rb")  # from here on the file closes it, after an interrupt too
 
 
-def read_bytes(path: Path, most: int = MOST_TEXT) -> bytes:
+def read_bytes(path: Path, most: int = MAX_TEXT_BYTES) -> bytes:
     """All bytes of an ordinary file of at most `most` bytes."""
     with open_input(path) as file:
         try:
@@ -44,16 +43,14 @@ def read_bytes(path: Path, most: int = MOST_TEXT) -> bytes:
     return content
 
 
-def read_text(path: Path, most: int = MOST_TEXT) -> str:
-    """The text of an ordinary UTF-8 file."""
+def read_text(path: Path, most: int = MAX_TEXT_BYTES) -> str:
     try:
         return read_bytes(path, most).decode("utf-8")
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not text in UTF-8 (byte {error.start}); save it as UTF-8.") from None
 
 
-def read_json(path: Path, most: int = MOST_TEXT) -> Any:
-    """What a JSON file says; see `parse_json`."""
+def read_json(path: Path, most: int = MAX_TEXT_BYTES) -> Any:
     return parse_json(read_text(path, most), path)
 
 
@@ -91,7 +88,6 @@ def file_kind(mode: int) -> str:
 
 
 def reason(error: Exception) -> str:
-    """Why the system refused, in its own words."""
     return getattr(error, "strerror", None) or str(error)
 
 

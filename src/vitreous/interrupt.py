@@ -21,10 +21,8 @@ if TYPE_CHECKING:
 
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 """Ctrl-C; what `kill`, `timeout`, systemd and SLURM send; a terminal that was closed."""
-ECHO = 1.0
-"""Seconds in which more signals are the same one: a process group may get it twice, from two who pass it on."""
-AGAIN = 0.01
-"""Seconds until a signal that came where Python drops exceptions comes once more."""
+ECHO_SECONDS = 1.0  # more signals are the same one: a process group may get it twice, from two who pass it on
+AGAIN_SECONDS = 0.01  # until a signal that came where Python drops exceptions comes once more
 
 
 class Interrupted(KeyboardInterrupt):
@@ -42,8 +40,7 @@ class _Heard:
     number: int | None = None
     since: float = 0.0
     raised: bool = False
-    held: int = 0
-    """How many `uninterrupted` blocks the program is in."""
+    held: int = 0  # how many `uninterrupted` blocks the program is in
 
     def raise_once(self) -> None:
         if self.number is not None and not self.raised and not self.held:
@@ -109,7 +106,7 @@ def open_signal_pipe() -> int | None:
 def _hear(number: int, _: object) -> None:
     if _heard.number is None:
         _heard.number, _heard.since = number, time.monotonic()
-    elif time.monotonic() - _heard.since > ECHO:
+    elif time.monotonic() - _heard.since > ECHO_SECONDS:
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
     _heard.raise_once()
@@ -139,6 +136,6 @@ def _nowhere_dropped() -> Iterator[None]:
 
 
 def _hear_again(number: int) -> None:
-    time.sleep(AGAIN)
+    time.sleep(AGAIN_SECONDS)
     if signal.getsignal(number) is _hear:
         signal.pthread_kill(threading.main_thread().ident or 0, number)  # which wakes it, too

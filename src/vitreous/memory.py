@@ -119,7 +119,7 @@ def _left(group: Path, limit: str, used: str, reclaimable: str) -> list[int]:
 
 
 def _table(path: Path, key: str) -> list[int]:
-    """[the number after this word], of a file of lines "word number", or [] where there is none."""
+    """[the number after this word], in a file of lines "word number"; else []."""
     return [int(words[1]) for words in map(str.split, _lines(path)) if words[:1] == [key]]
 
 
@@ -178,23 +178,11 @@ def _glibc_malloc() -> ctypes.CDLL | None:
         return None
 
 
-class _Symbol(ctypes.Structure):
-    """`Dl_info` of <dlfcn.h>."""
-
-    _fields_ = (
-        ("file", ctypes.c_char_p),
-        ("base", ctypes.c_void_p),
-        ("name", ctypes.c_char_p),
-        ("address", ctypes.c_void_p),
-    )
-
-
 def _library_of(libc: ctypes.CDLL, function: str) -> int | None:
     """Where the library that this function comes from begins in memory."""
-    symbol = _Symbol()
-    libc.dladdr(ctypes.cast(getattr(libc, function), ctypes.c_void_p), ctypes.byref(symbol))
-    base: int | None = symbol.base
-    return base
+    info = (ctypes.c_void_p * 4)()  # `Dl_info` of <dlfcn.h>: file, base, name and address
+    libc.dladdr(ctypes.cast(getattr(libc, function), ctypes.c_void_p), ctypes.byref(info))
+    return info[1]
 
 
 def _reserve(libc: ctypes.CDLL) -> None:

@@ -7,8 +7,7 @@ import errno
 from vitreous.errors import MachineError, UserError
 from vitreous.inputs import reason
 
-LONGEST = 120
-"""Letters of a name that are shown."""
+MAX_SHOWN_LETTERS = 120  # of a name
 LOOP = "Symlink loop from "
 _MEMORY = (
     "there is not enough memory",
@@ -40,20 +39,24 @@ _WORDS = {
 """The same in the words of libraries that have no number, such as torch."""
 
 
-def explain_failure(error: BaseException) -> MachineError | UserError | None:
+def explain_failure(error: Exception) -> MachineError | UserError | None:
     """A sentence for a person about an error that is nobody's mistake in the program; None where it may be one."""
+    name = getattr(error, "filename", None) if isinstance(error, OSError) else None
+    if name is not None:
+        name = _shortened(name.decode(errors="backslashreplace") if isinstance(name, bytes) else str(name))
     if (refusal := _refusal(error)) is not None:
         what, remedy = refusal
-        where = f"{_named(error)}: " if isinstance(error, OSError) and error.filename is not None else ""
-        return MachineError(f"{where}{what} ({_words(error)}); {remedy}.")
-    if isinstance(error, OSError) and error.filename is not None:
-        return UserError(f"{_named(error)}: cannot be used ({reason(error)}); check the name, its mode and owner.")
+        words = next(iter(reason(error).strip().splitlines()), "") or type(error).__name__
+        where = "" if name is None else f"{name}: "
+        return MachineError(f"{where}{what} ({_shortened(words.rstrip('.'))}); {remedy}.")
+    if name is not None:
+        return UserError(f"{name}: cannot be used ({reason(error)}); check the name, its mode and owner.")
     if isinstance(error, RuntimeError) and str(error).startswith(LOOP):  # Python 3.13 has an OSError for it
         return UserError(f"{str(error).removeprefix(LOOP)}: symbolic links that lead in a circle; mend or remove them.")
     return None
 
 
-def _refusal(error: BaseException) -> tuple[str, str] | None:
+def _refusal(error: Exception) -> tuple[str, str] | None:
     """What the machine refused and what to do about it, if that is what the error says."""
     if isinstance(error, MemoryError):
         return _MEMORY
@@ -65,17 +68,6 @@ def _refusal(error: BaseException) -> tuple[str, str] | None:
     return None
 
 
-def _words(error: BaseException) -> str:
-    """What the error says of itself, in one short line."""
-    text = reason(error) if isinstance(error, OSError) else str(error)
-    line = next(iter(text.strip().splitlines()), "") or type(error).__name__
-    return _shortened(line.rstrip("."))
-
-
-def _named(error: OSError) -> str:
-    name = error.filename
-    return _shortened(name.decode(errors="backslashreplace") if isinstance(name, bytes) else str(name))
-
-
 def _shortened(text: str) -> str:
-    return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]}...{text[-LONGEST // 2 :]}"
+    half = MAX_SHOWN_LETTERS // 2
+    return text if len(text) <= MAX_SHOWN_LETTERS else f"{text[:half]}...{text[-half:]}"

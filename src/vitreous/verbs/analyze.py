@@ -65,7 +65,6 @@ class Analyze(PreprocessOption, WorkersOption, Verb[Analysis]):
     json_help: ClassVar[str] = "Print the contents of the JSON file."
 
     def run(self) -> Analysis:
-        """Measure every model on the same images, and write the page and the JSON file."""
         from vitreous.explain.analysis.numbers import Numbers
         from vitreous.inference.opening import open_model
         from vitreous.report.analysis import analysis_page
@@ -216,7 +215,6 @@ class ScoreExplanations(PreprocessOption, SplitOption, Verb["ExplanationScores"]
     """COUNT: How many images to use, spread evenly over the split. Default: all."""
 
     def run(self) -> ExplanationScores:
-        """Score each method and three baselines."""
         from vitreous.data.opening import choose_split, open_images
         from vitreous.explain.score import score_methods
         from vitreous.inference.memory_needs import check_explanation_memory

@@ -187,7 +187,6 @@ class DataPack(Verb["Packed"]):
     json_help: ClassVar[str] = ""
 
     def run(self) -> Packed:
-        """Write the shards and their index."""
         from vitreous.data.opening import open_images
         from vitreous.data.shards.packing import pack
         from vitreous.data.source import Data
@@ -221,7 +220,6 @@ class Inspect(Verb["HealthReport"]):
     json_help: ClassVar[str] = "Print one JSON object with everything."
 
     def run(self) -> HealthReport:
-        """Read every image once and report."""
         from vitreous.data.health import inspect_data
         from vitreous.data.opening import open_dataset
 

@@ -55,7 +55,6 @@ class Bench(PreprocessOption, Verb["BenchResult"]):
     """FOLDER: A folder for bench.json and bench.svg, a plot of accuracy against speed."""
 
     def run(self) -> BenchResult:
-        """Convert the model for each engine, and measure them in turns."""
         from vitreous.inference import bench
         from vitreous.inference.engine_folder import is_engine
         from vitreous.inference.opening import check_classifier, open_model
@@ -131,7 +130,6 @@ class Probe(EngineOptions["ProbeResult"], WorkersOption):
     """fp32 or int8. Default: fp32, as int8 was verified by a classifier and not by features."""
 
     def run(self) -> ProbeResult:
-        """Fit classifiers to the features of training images, and measure them on others."""
         from vitreous.data.opening import open_dataset
         from vitreous.inference import probing
 

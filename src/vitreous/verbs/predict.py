@@ -172,7 +172,6 @@ class Predict(PredictToFiles["Predictions | PredictedParts"]):
         return self.out is not None
 
     def run(self) -> Predictions | PredictedParts:
-        """Print or write the predictions."""
         if self.out is not None:
             return self.predict_to_files(self.images, self.out)
         for name, given in {"embed": self.embed, "part": self.part is not None, "ray": self.ray is not None}.items():
@@ -198,7 +197,6 @@ class PredictImages(PredictOptions["list[Prediction]"]):
     shards; the bytes of files; Pillow images; arrays (H, W) or (H, W, C) and tensors (H, W) or (C, H, W), uint8."""
 
     def run(self) -> list[Prediction]:
-        """The predictions."""
         return list(self.predict_each(self.images))
 
     def show(self, result: list[Prediction]) -> None:
@@ -220,7 +218,6 @@ class PredictMany(PredictToFiles["PredictedParts"]):
     refused."""
 
     def run(self) -> PredictedParts:
-        """What was written."""
         return self.predict_to_files(self.images, self.out)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from importlib.util import find_spec
+from itertools import count
 from pathlib import Path
 from typing import Annotated, ClassVar, NoReturn
 
@@ -21,14 +22,11 @@ from vitreous.errors import UserError
 from vitreous.interrupt import Interrupted
 from vitreous.verbs.options import EngineOption
 
-EXPECTED_IMAGES = 100_000
-"""Images that a server is expected to process: it is worth making and opening the fastest engine."""
+EXPECTED_IMAGES = 100_000  # so it is worth making and opening the fastest engine
 PACKAGES = ("fastapi", "h11", "uvicorn", "prometheus_client")
 MIN_TOKEN_LENGTH = 16
-TOKEN_VARIABLE = "VITREOUS_TOKEN"
-"""Holds the token if none is given: other users of the machine can read a command line."""
-COMMON_NAMES = ("bundle", "model", "pytorch_model")
-"""Names that many models have: a model is then called by the folder above."""
+TOKEN_VARIABLE = "VITREOUS_TOKEN"  # other users of the machine can read a command line
+COMMON_NAMES = ("bundle", "model", "pytorch_model")  # a model of such a name is called by the folder above
 
 
 @dataclass(frozen=True)
@@ -149,20 +147,11 @@ def name_model(model: str | Path, taken: Sequence[str] = ()) -> str:
     A bundle inside a run has the run's name, and so has its file. A name that is taken gets a number.
     """
     path = Path(str(model).removeprefix("hf:")) if str(model).startswith("hf:") else Path(model).absolute()
-    stem = _stem(path)
-    while stem in COMMON_NAMES and path.parent.name:
+    while (stem := re.sub(r"\.(safetensors|npz|pth|pt|bin)$", "", path.name)) in COMMON_NAMES and path.parent.name:
         path = path.parent
-        stem = _stem(path)
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-.") or "model"
-    number = 1
-    while (candidate := name if number == 1 else f"{name}-{number}") in taken:
-        number += 1
-    return candidate
-
-
-def _stem(path: Path) -> str:
-    """The name without an ending that says what kind of file it is; "v1.2" has none."""
-    return path.stem if path.suffix in (".safetensors", ".npz", ".pth", ".pt", ".bin") else path.name
+    candidates = (name if number == 1 else f"{name}-{number}" for number in count(1))
+    return next(candidate for candidate in candidates if candidate not in taken)
 
 
 serve = verb(Serve)

@@ -19,7 +19,7 @@ from vitreous.data.shards.scan import file_name, scan_shards
 from vitreous.data.shards.source import ShardSource
 from vitreous.data.source import Data, NoClassesError, Source, Split, check_classes
 from vitreous.errors import MachineError, UserError
-from vitreous.inputs import MOST_TEXT, read_text, size_text
+from vitreous.inputs import MAX_TEXT_BYTES, read_text, size_text
 from vitreous.storage.cache import LIMIT_BYTES, cache_path, evict, mark_used, not_cached
 from vitreous.storage.files import new_file
 from vitreous.storage.http import is_web
@@ -188,7 +188,7 @@ def _text(place: str) -> str:
     if not is_address(place):
         return read_text(Path(place))
     size = stat_file(place).size
-    if size > MOST_TEXT:
+    if size > MAX_TEXT_BYTES:
         raise UserError(f"{place}: {size_text(size)}, which is too large for an index; check the address.")
     try:
         return read_range(place, 0, size).decode("utf-8")
