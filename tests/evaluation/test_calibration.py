@@ -8,7 +8,13 @@ import torch
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 
-from vitreous.evaluation.calibration import fit_temperature
+from vitreous.evaluation.calibration import (
+    calibration_bins,
+    calibration_error_interval,
+    confidence_gap,
+    expected_calibration_error,
+    fit_temperature,
+)
 
 
 def drawn(temperature, count, classes=5):
@@ -42,3 +48,31 @@ def test_it_is_the_minimum_that_scipy_finds():
 def test_images_that_are_all_right_do_not_ask_for_zero():
     scores = torch.eye(4).repeat(5, 1)
     assert 1 / 20 < fit_temperature(scores, torch.arange(4).repeat(5)) < 1
+
+
+def sampled_bins(n, too_sure=0.0, seed=0):
+    """Bins of n images by a model whose confidence is larger than its accuracy by `too_sure`, and the error."""
+    rng = np.random.default_rng(seed)
+    confidence = rng.uniform(0.5, 0.9, n)
+    right = torch.from_numpy(rng.random(n) < confidence - too_sure)
+    confidence = torch.from_numpy(confidence)
+    return calibration_bins(confidence, right), expected_calibration_error(confidence, right)
+
+
+def test_few_images_are_no_sign_that_a_model_is_overconfident(subtests):
+    """A calibrated one is found guilty in 5 of 100 samples, however few images there are."""
+    for n in (20, 200):
+        with subtests.test(n=n):
+            guilty = [confidence_gap(sampled_bins(n, seed=seed)[0]).significant for seed in range(300)]
+            assert 0.01 < np.mean(guilty) < 0.1
+    for seed in range(20):
+        assert confidence_gap(sampled_bins(3000, 0.1, seed)[0]).value == pytest.approx(0.1, abs=0.03)
+        assert confidence_gap(sampled_bins(3000, 0.1, seed)[0]).significant
+
+
+def test_the_interval_of_the_calibration_error_holds_the_true_one():
+    for n, too_sure in ((100, 0.0), (100, 0.2), (2000, 0.1)):
+        found = [calibration_error_interval(sampled_bins(n, too_sure, seed)[0]) for seed in range(200)]
+        assert np.mean([low - 1e-9 <= too_sure <= high for low, high in found]) > 0.85, (n, too_sure)
+    (low, high), error = calibration_error_interval(sampled_bins(2000, 0.1)[0]), sampled_bins(2000, 0.1)[1]
+    assert low < error < high < low + 0.1

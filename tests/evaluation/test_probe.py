@@ -58,19 +58,18 @@ def test_validation_chooses_the_regularisation():
             alone = fit_linear(x, y, 5, weight_decays=[strength])
             accuracy[strength] = (alone(validation[0]).argmax(1) == validation[1]).double().mean().item()
         assert accuracy[probe.weight_decay] == pytest.approx(max(accuracy.values()), abs=2e-3)
-        assert [trial.weight_decay for trial in probe.trials] == strengths
-        for trial in probe.trials:
-            assert trial.val_accuracy == pytest.approx(accuracy[trial.weight_decay], abs=2e-3)
+        assert list(probe.val_accuracies) == strengths
+        assert probe.val_accuracies == pytest.approx(accuracy, abs=2e-3)
 
 
 def test_of_those_that_validation_cannot_tell_apart_the_strongest_is_taken():
     x, y = clouds(n=60, spread=1.5)
     for n in (40, 4000):  # a standard error of several points, and of less than one
         probe = fit_linear(x, y, 5, weight_decays=[3.0, 1e-1, 1e-3], validation=clouds(n=n, spread=1.5, seed=1))
-        accuracies = [trial.val_accuracy for trial in probe.trials]
+        accuracies = list(probe.val_accuracies.values())
         error = (max(accuracies) * (1 - max(accuracies)) / n) ** 0.5
-        apart = [trial for trial in probe.trials if trial.val_accuracy < max(accuracies) - error]
-        assert probe.weight_decay == max({3.0, 1e-1, 1e-3} - {trial.weight_decay for trial in apart})
+        apart = {one for one, accuracy in probe.val_accuracies.items() if accuracy < max(accuracies) - error}
+        assert probe.weight_decay == max({3.0, 1e-1, 1e-3} - apart)
     assert len(set(accuracies)) > 1  # else the rule had nothing to decide
 
 

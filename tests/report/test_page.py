@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 import numpy as np
 
 from support.contents import NASTY, bundle, content, plain_page, scored
+from vitreous.evaluation.calibration import Bin
 from vitreous.model.family import count_parameters
 from vitreous.report.numbers import duration, operations, parameters
 from vitreous.report.page import Content, page
@@ -147,6 +148,15 @@ def test_all_right_has_no_mistakes_to_show():
     assert " 40 " in section(made, "mistakes")
     assert "<table" not in section(made, "mistakes")
     assert made.count('class="examples"') == 1  # of those that are right
+
+
+def test_few_images_do_not_call_a_model_too_sure():
+    """80 % sure and 70 % right: of 10 images that is chance, of 1,000 it is not."""
+    found = scored(classes=2, n=40)
+    for n, told in ((10, False), (1000, True)):
+        result = replace(found.result, n=n, top1=0.7, bins=(Bin(n, 0.8, 0.7),))
+        made = section(page(replace(content(2), splits=(replace(found, result=result),))), "calibration")
+        assert ("too sure." in made) is told
 
 
 def test_a_bundle_alone_says_what_it_can():

@@ -23,8 +23,7 @@ from vitreous.studies.compare.plan import (
     plan_comparison,
     read_candidates,
 )
-from vitreous.studies.compare.remarks import remarks
-from vitreous.studies.compare.result import Cell, Compared, Trial, first_on_most
+from vitreous.studies.compare.result import Cell, Compared, Trial, first_on_most, remarks
 from vitreous.studies.requests import CompareRequest
 from vitreous.training.deadline import Deadline, parse_budget
 

@@ -6,14 +6,19 @@ A temperature is one number by which all logits are divided; it changes no predi
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vitreous.evaluation.intervals import NORMAL, Difference
+
 BINS = 15  # equal-width bins of confidence, as in Guo et al., "On Calibration of Modern Neural Networks"
 MIN_TEMPERATURE, MAX_TEMPERATURE = 0.01, 100.0
+RESAMPLES = 2000  # of the bootstrap
 GOLDEN = (math.sqrt(5) - 1) / 2
 
 
@@ -47,6 +52,41 @@ def calibration_bins(confidence: Tensor, right: Tensor, bins: int = BINS) -> tup
     return tuple(found)
 
 
+def calibration_error_interval(bins: Sequence[Bin]) -> tuple[float, float]:
+    """95 % interval of the expected calibration error, by a bootstrap of the bins' gaps.
+
+    The error of a sample is too large on average, most of all with few images: noise does not cancel in it. So what
+    resampling adds once more is taken away, and counts as uncertain itself; where noise alone may be as large, the
+    interval begins at 0.
+    """
+    n = sum(one.images for one in bins)
+    gaps, deviations = [], []
+    for one in bins:
+        if one.accuracy is not None and one.confidence is not None:
+            gap = one.accuracy - one.confidence
+            square = one.images / n * (one.accuracy * (1 - one.accuracy) + gap**2)
+            gaps.append(one.images / n * gap)
+            deviations.append(math.sqrt(max(0.0, square - gaps[-1] ** 2) / n))
+    rng = np.random.default_rng(0)
+    noise = np.array(deviations) * rng.standard_normal((RESAMPLES, len(gaps)))
+    error, resampled = float(np.abs(gaps).sum()), np.abs(gaps + noise).sum(axis=1)
+    bias = float(resampled.mean()) - error
+    half = math.hypot(NORMAL * float(resampled.std()), bias)
+    alone = float(np.quantile(np.abs(noise).sum(axis=1), 0.975))
+    return 0.0 if error <= alone else max(0.0, error - bias - half), max(0.0, error - bias + half)
+
+
+def confidence_gap(bins: Sequence[Bin]) -> Difference:
+    """Mean confidence less accuracy: above 0 if the model is overconfident."""
+    seen = [(one.images, one.confidence, one.accuracy) for one in bins]
+    known = [(images, c, a) for images, c, a in seen if c is not None and a is not None]
+    n = sum(images for images, *_ in known)
+    value = sum(images * (c - a) for images, c, a in known) / n
+    square = sum(images * (a * (1 - a) + (c - a) ** 2) for images, c, a in known) / n
+    # half an image more that is right, and half that is wrong: of few that are all right the deviation would be 0
+    return Difference(value, NORMAL * math.sqrt(max(square - value**2, 0.25 / n) / n))
+
+
 def _bin_of(confidence: Tensor, bins: int) -> Tensor:
     return (confidence * bins).ceil().long().sub(1).clamp(0, bins - 1)
 
@@ -61,10 +101,7 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
     def loss(exponent: float) -> float:
         return F.cross_entropy(math.exp(exponent) * logits, labels, label_smoothing=unknown).item()
 
-    low, high = (
-        -math.log(MAX_TEMPERATURE),
-        -math.log(MIN_TEMPERATURE),
-    )  # of 1 / temperature
+    low, high = (-math.log(MAX_TEMPERATURE), -math.log(MIN_TEMPERATURE))  # of 1 / temperature
     while high - low > 1e-4:  # the loss falls, then rises: golden section
         left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
         if loss(left) < loss(right):

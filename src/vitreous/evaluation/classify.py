@@ -14,8 +14,14 @@ import torch
 from torch import Tensor
 
 from vitreous.errors import UserError
-from vitreous.evaluation.calibration import Bin, calibration_bins, expected_calibration_error
-from vitreous.evaluation.intervals import wilson
+from vitreous.evaluation.calibration import (
+    Bin,
+    calibration_bins,
+    calibration_error_interval,
+    confidence_gap,
+    expected_calibration_error,
+)
+from vitreous.evaluation.intervals import Difference, wilson
 from vitreous.model.predictions import class_probabilities
 
 MIN_CLASS_IMAGES = 5  # with fewer the accuracy of a class says little about it
@@ -80,6 +86,16 @@ class ClassificationResult:
             found[true] += count
         return found
 
+    @property
+    def ece_interval(self) -> tuple[float, float]:
+        """95 %."""
+        return calibration_error_interval(self.bins)
+
+    @property
+    def confidence_gap(self) -> Difference:
+        """Mean confidence less accuracy: above 0 if the model is overconfident."""
+        return confidence_gap(self.bins)
+
     def hardest(self, most: int, least: int = MIN_CLASS_IMAGES) -> list[tuple[str, dict[str, Any]]]:
         """The classes with the lowest accuracy, of those with at least so many images: one image tells nothing."""
         seen = [(name, entry) for name, entry in self.per_class.items() if entry["n"] >= least]
@@ -96,7 +112,7 @@ class ClassificationResult:
         return sorted(pairs, key=lambda pair: (-pair.images, -pair.share, pair.true, pair.predicted))[:most]
 
     def to_json(self) -> dict[str, Any]:
-        more: dict[str, Any] = {"per_class": self.per_class}
+        more: dict[str, Any] = {"per_class": self.per_class, "ece_interval": self.ece_interval}
         more["most_confused"] = [pair._asdict() for pair in self.most_confused()]
         more["confusion"] = dict(zip(("true", "predicted", "images"), zip(*self.confusion, strict=True), strict=True))
         for name in ("bins", "surest_wrong", "surest_right"):
@@ -116,10 +132,7 @@ class ClassificationResult:
         else:
             pairs = [(i, j, count) for i, row in enumerate(table) for j, count in enumerate(row) if count]
         return ClassificationResult(
-            **read,
-            top1_interval=(low, high),
-            labels=tuple(fields["labels"]),
-            confusion=tuple(pairs),
+            **read, top1_interval=(low, high), labels=tuple(fields["labels"]), confusion=tuple(pairs)
         )
 
 

@@ -24,7 +24,6 @@ from torch import Tensor
 
 from vitreous.errors import UserError
 from vitreous.evaluation.intervals import wilson
-from vitreous.model.predictions import is_right
 
 WEIGHT_DECAYS = (1e-1, 3e-2, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5)
 """Factors of half the squared length of the weights, added to the mean loss."""
@@ -45,23 +44,13 @@ STUDENT_T = 2.776445105  # Student's t for 95 % and DRAWS - 1 degrees of freedom
 
 
 @dataclass(frozen=True)
-class ProbeTrial:
-    """How well one strength of regularisation did."""
-
-    weight_decay: float
-    train_accuracy: float
-    val_accuracy: float | None
-    val_loss: float | None
-
-
-@dataclass(frozen=True)
 class LinearProbe:
     """A linear classifier on features as the model gives them: `logits = features @ weight.T + bias`."""
 
     weight: Tensor  # (K, D) float32
     bias: Tensor  # (K,) float32
     weight_decay: float  # the regularisation that was chosen
-    trials: tuple[ProbeTrial, ...]
+    val_accuracies: dict[float, float]  # of each regularisation that was tried; empty without validation
 
     def __call__(self, features: Tensor) -> Tensor:
         """(n, D) to logits (n, K)."""
@@ -91,16 +80,21 @@ def fit_linear(
     mean, scale = _standard(features)
     x = (features.double() - mean) / scale
     weights = torch.zeros(classes, x.shape[1] + 1, dtype=torch.float64)  # the last column is the bias
-    probes, trials = [], []
+    probes: list[tuple[Tensor, Tensor]] = []
+    accuracies: dict[float, float] = {}
     for strength in strengths:
         weights = _solve(weights, x, labels, strength, class_weights)
         probes.append(_unfold(weights, mean, scale))
-        trials.append(_try(probes[-1], strength, (features, labels), validation))
-    accuracies = [trial.val_accuracy or 0.0 for trial in trials]
-    best = max(accuracies)
-    error = 0.0 if validation is None else (best * (1 - best) / len(validation[1])) ** 0.5
-    chosen = next(i for i, accuracy in enumerate(accuracies) if accuracy >= best - error)  # the strongest comes first
-    return LinearProbe(*probes[chosen], strengths[chosen], tuple(trials))
+        if validation is not None:
+            right = F.linear(validation[0].float(), *probes[-1]).argmax(dim=1) == validation[1]
+            accuracies[strength] = right.double().mean().item()
+    chosen = 0
+    if validation is not None:
+        best = max(accuracies.values())
+        error = (best * (1 - best) / len(validation[1])) ** 0.5
+        # the strongest comes first
+        chosen = next(i for i, accuracy in enumerate(accuracies.values()) if accuracy >= best - error)
+    return LinearProbe(*probes[chosen], strengths[chosen], accuracies)
 
 
 def held_out(labels: Tensor, fraction: float, seed: int) -> Tensor:
@@ -177,17 +171,6 @@ def _unfold(weights: Tensor, mean: Tensor, scale: Tensor) -> tuple[Tensor, Tenso
     """Weight and bias, float32, that do the standardisation too."""
     weight = weights[:, :-1] / scale
     return weight.float(), (weights[:, -1] - weight @ mean).float()
-
-
-def _try(
-    probe: tuple[Tensor, Tensor], strength: float, train: LabelledFeatures, validation: LabelledFeatures | None
-) -> ProbeTrial:
-    def judge(features: Tensor, labels: Tensor) -> tuple[float, float]:
-        logits = F.linear(features.float(), *probe)
-        accuracy = is_right(logits, labels).double().mean().item()
-        return accuracy, F.cross_entropy(logits.double(), labels).item()
-
-    return ProbeTrial(strength, judge(*train)[0], *(judge(*validation) if validation is not None else (None, None)))
 
 
 def _check(features: Tensor, labels: Tensor, classes: int, weight_decays: Sequence[float]) -> None:

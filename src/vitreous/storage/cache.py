@@ -19,10 +19,6 @@ from vitreous.storage.manifest import sha256_json
 
 LIMIT_BYTES = 16 * 2**30
 STORE = "computed"
-HELP = (
-    "Features, token labels, converted models and indexes of shards are cached in $VITREOUS_CACHE/computed "
-    f"(default ~/.cache/vitreous/computed, at most {LIMIT_BYTES // 2**30} GiB); delete that folder to empty the cache."
-)
 
 
 def cache_root() -> Path:

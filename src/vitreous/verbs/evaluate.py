@@ -155,7 +155,7 @@ def _show_classes(found: Evaluation) -> None:
     rows = [
         ("top-1 accuracy", f"{result.top1:.2%}", _interval(result.top1_interval)),
         *([("top-5 accuracy", f"{result.top5:.2%}")] if len(result.labels) > 5 else []),
-        ("calibration error", f"{result.ece:.2%}", "ECE, 15 bins"),
+        ("calibration error", f"{result.ece:.2%}", f"{_interval(result.ece_interval)}; ECE, 15 bins"),
         ("cross-entropy", f"{result.loss:.3f}"),
     ]
     few = len(seen) <= MAX_SHOWN_CLASSES

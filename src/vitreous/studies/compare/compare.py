@@ -49,8 +49,7 @@ from vitreous.studies.compare.plan import (
     plan_comparison,
     read_candidates,
 )
-from vitreous.studies.compare.remarks import remarks
-from vitreous.studies.compare.result import Cell, Compared, Comparison, Trial, first_on_most, fraction_text
+from vitreous.studies.compare.result import Cell, Compared, Comparison, Trial, first_on_most, fraction_text, remarks
 from vitreous.studies.folder import StoppedError, StudyConfig, hold_study, open_deadline, open_study, write_result
 from vitreous.studies.requests import CompareRequest
 from vitreous.studies.timing import seconds_per_image, seconds_per_step

@@ -163,7 +163,10 @@ def _do_rounds(context: SelfTrainContext) -> SelfTrainResult:
     labels = None if compared is None else read_labels(context.labels_place(compared))
     paired = _against_teacher(context, best, earlier)
     final = _final_labels(context, best, labels, earlier)
-    _copy_bundle(context.round_place(best) / "bundle", folder / "bundle")
+    with new_folder(folder / "bundle") as place:
+        for path in (context.round_place(best) / "bundle").iterdir():
+            if path.name != MANIFEST:
+                shutil.copyfile(path, place / path.name)
     changed = len(final.changed(labels))
     result = _result(context, rounds, best, finished=True, changed=changed, paired=paired)
     page = rounds_page(folder, request, result, context.unlabelled, final, labels, compared)
@@ -294,13 +297,6 @@ def _final_labels(context: SelfTrainContext, best: int, earlier_labels: Labellin
     )
     write_labels(place, final, context.unlabelled, data.classes, earlier=earlier_labels)
     return final
-
-
-def _copy_bundle(source: Path, target: Path) -> None:
-    with new_folder(target) as folder:
-        for path in source.iterdir():
-            if path.name != MANIFEST:
-                shutil.copyfile(path, folder / path.name)
 
 
 def _result(

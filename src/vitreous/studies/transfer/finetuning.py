@@ -210,10 +210,7 @@ def _test(
     part = test if count == len(test) else random_subset(test, SEED, count)
     what = f"{name}: {protocol}, test images"
     found, unreadable = measure_classifier(
-        model,
-        part,
-        workers=runtime.workers,
-        progress=lambda done, total: context.callbacks.progress(what, done, total),
+        model, part, workers=runtime.workers, progress=lambda done, total: context.callbacks.progress(what, done, total)
     )
     saved = read_config(tuned.place)
     assert saved is not None

@@ -160,7 +160,20 @@ def _measure(
             reason = "there was no time left for it; give a longer budget"
         else:
             try:
-                found = _measure_unit(context, model, unit, seconds)
+                if unit.protocols[0] not in FROZEN:
+                    found = [measure_fine_tuned(context, unit.task, unit.protocols[0], seconds)]
+                else:
+                    assert model is not None
+                    done = (read_score(context.folder, unit.task.named.name, protocol) for protocol in FROZEN)
+                    found = measure_frozen(
+                        model,
+                        unit.task,
+                        unit.protocols,
+                        seconds,
+                        workers=context.runtime.workers,
+                        progress=context.callbacks.progress,
+                        counted=any(score is not None for score in done),
+                    )
             except UserError as error:  # too few images for this protocol, say: the other tasks can be measured
                 reason = str(error).rstrip(".")
         if reason:
@@ -197,24 +210,6 @@ def _open_frozen(
         device=str(context.runtime.device),
         images=sum(len(source) for unit in frozen for source in unit.task.data.splits.values()),
         classifier=False,
-    )
-
-
-def _measure_unit(
-    context: TransferContext, model: InferenceModel | None, unit: TaskUnit, seconds: float | None
-) -> list[TaskScore | Absent]:
-    if unit.protocols[0] not in FROZEN:
-        return [measure_fine_tuned(context, unit.task, unit.protocols[0], seconds)]
-    assert model is not None
-    counted = any(read_score(context.folder, unit.task.named.name, protocol) is not None for protocol in FROZEN)
-    return measure_frozen(
-        model,
-        unit.task,
-        unit.protocols,
-        seconds,
-        workers=context.runtime.workers,
-        progress=context.callbacks.progress,
-        counted=counted,
     )
 
 
