@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,9 +16,31 @@ from vitreous.explain.request import ExplanationRequest, Layer, Method
 from vitreous.model.network import HasFeatureMap, Network, TracesAttention, evaluating, require
 from vitreous.model.trace import Trace
 
-CLASS_METHODS = ("relevance", "gradcam", "occlusion")  # the methods that explain one class
 LARGEST_STRIDE = 256
 """Pixels of input per position of any network's last feature map: larger images leave several positions."""
+
+
+@dataclass(frozen=True)
+class ExplanationMethod:
+    """What a method computes of a network that traces attention, and which options it takes."""
+
+    maps: Callable[..., tuple[dict[int, Tensor], Tensor]] | None
+    """({layer: (B, heads or 1, rows, columns)}, logits) of (model, images, layers, and targets or query); None for a
+    method that looks at no layer."""
+    layer: Callable[[int], int] = lambda depth: depth - 1  # the one that suits it, by the network's depth
+    explains_class: bool = False  # and not the attention of a point
+    gradients: bool = False
+    heads: bool = False  # its heads can be shown one by one
+
+
+EXPLANATION_METHODS: dict[Method, ExplanationMethod] = {
+    "attention": ExplanationMethod(attention_maps, heads=True),
+    "rollout": ExplanationMethod(rollout_maps),
+    # They localise best from two thirds of the depth on; docs/explain.md has the measurement.
+    "relevance": ExplanationMethod(relevance_maps, lambda depth: 2 * depth // 3, explains_class=True, gradients=True),
+    "gradcam": ExplanationMethod(gradcam_maps, lambda depth: 2 * depth // 3 + 1, explains_class=True, gradients=True),
+    "occlusion": ExplanationMethod(None, explains_class=True),
+}
 
 
 @dataclass(frozen=True)
@@ -57,14 +79,10 @@ def compute_maps(
         maps, logits = pool_maps(attentive, images)
         return Maps((), maps[:, None], logits)
     layers = chosen_layers(attentive.config.depth, method, layer)
-    if method == "attention":
-        found, logits = attention_maps(attentive, images, layers=layers, query=query)
-    elif method == "rollout":
-        found, logits = rollout_maps(attentive, images, layers=layers, query=query)
-    elif method == "relevance":
-        found, logits = relevance_maps(attentive, images, targets, layers=layers)
-    else:
-        found, logits = gradcam_maps(attentive, images, targets, layers=layers)
+    row = EXPLANATION_METHODS[method]
+    assert row.maps is not None
+    options = {"targets": targets} if row.explains_class else {"query": query}
+    found, logits = row.maps(attentive, images, layers=layers, **options)
     return Maps(tuple(layers), torch.stack([found[number] for number in layers], dim=1), logits)
 
 
@@ -73,9 +91,7 @@ def chosen_layers(depth: int, method: Method, layer: Layer | None) -> Sequence[i
     if layer == "all":
         return range(depth)
     if layer is None:
-        # They localise best from two thirds of the depth on; docs/explain.md has the measurement.
-        best = {"relevance": 2 * depth // 3, "gradcam": 2 * depth // 3 + 1}
-        return [min(best.get(method, depth - 1), depth - 1)]
+        return [min(EXPLANATION_METHODS[method].layer(depth), depth - 1)]
     Trace([layer]).check(depth)
     return [layer % depth]
 
@@ -110,11 +126,12 @@ def check_request(model: Network, request: ExplanationRequest, size: tuple[int, 
     """Refuse what its method cannot do with a model; size: of the images, if not the model's own."""
     method, layer, head = request.method, request.layer, request.head
     assert method is not None
+    row = EXPLANATION_METHODS[method]
     if method == "gradcam" and not isinstance(model, TracesAttention):
         require(model, HasFeatureMap, "method gradcam")
-    elif method not in ("gradcam", "occlusion"):
+    elif row.maps is not None:
         require(model, TracesAttention, f"method {method}")
-    if method in CLASS_METHODS and not model.config.classes:
+    if row.explains_class and not model.config.classes:
         other = "use attention or rollout" if isinstance(model, TracesAttention) else "fit one first"
         raise UserError(f"method {method}: it explains a class, and the model has no classifier; {other}.")
     if method == "occlusion" and occluded_grid(model, model.config.image_size) == (1, 1):
@@ -124,9 +141,9 @@ def check_request(model: Network, request: ExplanationRequest, size: tuple[int, 
             "method gradcam: the model's last feature map has a single position for images of this size, so there is "
             "nothing to distinguish; use occlusion, or larger images."
         )
-    if method == "occlusion" and layer is not None:
-        raise UserError(f"layer {layer}: occlusion looks at no single layer; leave it out.")
-    if head != "mean" and method != "attention":
+    if row.maps is None and layer is not None:
+        raise UserError(f"layer {layer}: {method} looks at no single layer; leave it out.")
+    if head != "mean" and not row.heads:
         raise UserError(f"head {head}: {method} joins all heads; only attention shows them one by one.")
     if not isinstance(model, TracesAttention):
         if layer is not None:
@@ -135,8 +152,10 @@ def check_request(model: Network, request: ExplanationRequest, size: tuple[int, 
         chosen_layers(model.config.depth, method, layer)
         if isinstance(head, int) and not -model.config.heads <= head < model.config.heads:
             raise UserError(f"head {head}: the model has heads 0 to {model.config.heads - 1} in each layer.")
-    if request.query is not None and method not in ("attention", "rollout"):
+    if request.query is not None and row.explains_class:
         raise UserError(f"query: {method} explains the prediction, not a point; use attention or rollout.")
-    if request.target is not None and method not in CLASS_METHODS:
-        others = f"{', '.join(CLASS_METHODS[:-1])} or {CLASS_METHODS[-1]}"
-        raise UserError(f"target class: {method} is the same for every class; leave it out, or use {others}.")
+    if request.target is not None and not row.explains_class:
+        *others, last = (name for name, other in EXPLANATION_METHODS.items() if other.explains_class)
+        raise UserError(
+            f"target class: {method} is the same for every class; leave it out, or use {', '.join(others)} or {last}."
+        )

@@ -205,7 +205,7 @@ class _Sums:
             start = time.perf_counter()
             maps = compute_maps(self.model, batch.images, method, targets=targets).maps.mean(dim=(1, 2)).clamp(min=0)
             self._sum(method, seconds=time.perf_counter() - start)
-            patches = maps.numpy()
+            patches = maps.cpu().numpy()
             self._removal(method, batch, patches, targets)
             self._localise(
                 method, batch, (place.upsample(one) for place, one in zip(batch.places, patches, strict=True))

@@ -107,7 +107,7 @@ def follow(model: ViT, image: Tensor, *, cell: int | None = None, layer: int = -
             z = block(z, layout, record=lambda attention: seen.append(attention[0, :, query_token].mean(dim=0)))
         found |= _embedding(model, image, followed, query_token)
         found |= _answer(model, image)
-    numbers: dict[str, Any] = {name: None if tensor is None else tensor.numpy() for name, tensor in found.items()}
+    numbers: dict[str, Any] = {name: None if tensor is None else tensor.cpu().numpy() for name, tensor in found.items()}
     return Steps(
         config=c,
         grid=layout.grid,
@@ -115,7 +115,7 @@ def follow(model: ViT, image: Tensor, *, cell: int | None = None, layer: int = -
         layer=chosen,
         head=head,
         query_token=query_token,
-        layers=torch.stack(seen).numpy(),
+        layers=torch.stack(seen).cpu().numpy(),
         **numbers,
     )
 

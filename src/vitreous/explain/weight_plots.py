@@ -177,7 +177,7 @@ def filter_components(model: Network, count: int = FILTERS) -> tuple[NDArray[np.
     largest = components.gather(1, components.abs().argmax(dim=1, keepdim=True))
     shaped = (components * largest.sign()).reshape(-1, *weight.shape[1:]).permute(0, 2, 3, 1)
     shares = strength**2 / (strength**2).sum().clamp_min(torch.finfo(strength.dtype).tiny)
-    return shaped.numpy(), shares[:count].numpy()
+    return shaped.cpu().numpy(), shares[:count].cpu().numpy()
 
 
 def position_similarity(model: ViT) -> NDArray[np.float32] | None:
@@ -186,7 +186,7 @@ def position_similarity(model: ViT) -> NDArray[np.float32] | None:
     if cells is None:
         return None
     directions = torch.nn.functional.normalize(cells.detach().float(), dim=1)
-    return (directions @ directions.T).reshape(*model.config.grid, *model.config.grid).numpy()
+    return (directions @ directions.T).reshape(*model.config.grid, *model.config.grid).cpu().numpy()
 
 
 def filters_figure(model: Network) -> Figure | None:

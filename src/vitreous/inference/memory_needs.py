@@ -16,6 +16,7 @@ from vitreous.config.objective import Dino, Mae, TokenLabel
 from vitreous.config.train import Training
 from vitreous.distributed.world import ALONE, World
 from vitreous.errors import UserError
+from vitreous.explain.methods import EXPLANATION_METHODS
 from vitreous.explain.request import Method
 from vitreous.memory import check_memory
 from vitreous.model.family import count_activation_bytes, count_forward_bytes, count_parameters, inference_batch
@@ -115,9 +116,10 @@ def check_explanation_memory(bundle: Bundle, method: Method) -> None:
     """Refuse to explain an image at a size at which attention, (heads, tokens, tokens), does not fit."""
     config, (height, width) = _at(bundle.model.config, bundle.preprocess), bundle.preprocess.size
     needed = inference_bytes(config, bundle.preprocess, 1)
-    if method in ("relevance", "gradcam"):  # they follow gradients
+    row = EXPLANATION_METHODS[method]
+    if row.gradients:
         needed += count_activation_bytes(config)
-    if isinstance(config, ViTConfig) and method != "occlusion":
+    if isinstance(config, ViTConfig) and row.maps is not None:
         needed += 2 * FLOAT_BYTES * config.heads * (config.prefix + config.patches) ** 2
     check_memory(needed, f"method {method} at {height}x{width} pixels", "give a smaller size in preprocess")
 

@@ -291,7 +291,7 @@ def _gradient_map(network: Network, image: Tensor, seed: int, number: int) -> Ma
         signs = 2.0 * generator(seed, 0, number, SIGNS).integers(0, 2, size=features.shape[1]) - 1
         total = (features * torch.from_numpy(signs).to(features)).sum()
         (gradient,) = torch.autograd.grad(total, leaf)
-    found = gradient.abs().sum(dim=1).double().numpy()
+    found = gradient.abs().sum(dim=1).double().cpu().numpy()
     mass = found.sum()
     if not np.isfinite(mass):
         raise UserError("gives gradients that are not numbers: its weights are damaged, or its training diverged.")
