@@ -22,6 +22,7 @@ from vitreous import UserError
 from vitreous.config.efficientnet import EfficientNetConfig
 from vitreous.config.model import model_to_json
 from vitreous.model.cost import measure_cost
+from vitreous.model.efficientnet import BatchNorm
 from vitreous.model.family import (
     build_network,
     config_from_json,
@@ -127,6 +128,17 @@ def test_operations_and_memory_are_those_that_torch_counts(subtests):
             with torch.device("meta"):
                 kept = measure_cost(build_network(config, seed=None)).activation_bytes
             assert count_activation_bytes(config) == pytest.approx(kept, rel=0.07)
+
+
+def test_statistics_of_given_weights_are_kept_where_nobody_counted_their_batches():
+    """Checkpoints of other programs often say 0 batches: the first one must not replace what a million images left."""
+    norm = BatchNorm(2, eps=1e-3).train()
+    norm.running_mean.copy_(torch.tensor([5.0, -3.0]))
+    norm.running_var.fill_(4.0)
+    for _ in range(2):
+        norm(torch.zeros(4, 2, 3, 3))
+    torch.testing.assert_close(norm.running_mean, torch.tensor([5.0, -3.0]) * 0.99**2)
+    torch.testing.assert_close(norm.running_var, torch.full((2,), 4.0) * 0.99**2)
 
 
 def statistics_fixed(config):

@@ -41,6 +41,9 @@ class BatchNorm(nn.BatchNorm2d):
     def forward(self, x: Tensor) -> Tensor:
         if self.training and not x.is_meta:
             assert self.num_batches_tracked is not None
+            assert self.running_mean is not None
+            if not self.num_batches_tracked and self.running_mean.any():  # of given weights, which kept no count
+                self.num_batches_tracked.fill_(round(1 / MOMENTUM))
             self.momentum = max(MOMENTUM, 1 / (1 + int(self.num_batches_tracked)))
             if self.world.size > 1:
                 return self._joined(x)

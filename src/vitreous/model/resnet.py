@@ -1,7 +1,8 @@
 """ResNet-v2 with group norm and standardised kernels: the trunk that BiT is, and that hybrids put before a Transformer.
 
 Parameter names follow timm's (`stem.conv`, `stages.0.blocks.0.norm1`). Letters in shapes: B images, C channels,
-H x W pixels, D channels of the last stage, h x w places on its map, K classes.
+H x W pixels, D channels of the last stage, h x w places on its map, s the stride of a hybrid's
+stem, K classes.
 """
 
 from __future__ import annotations
@@ -14,8 +15,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.config.bit import BiTConfig, Root
-from vitreous.config.stem import GROUPS
-from vitreous.model.convolution import StandardisedConvolution, check_images, initialise_convolutions, pad_same
+from vitreous.config.stem import GROUPS, ConvStem, Stem
+from vitreous.model.convolution import (
+    PaddedConvolution,
+    StandardisedConvolution,
+    check_images,
+    initialise_convolutions,
+    pad_same,
+)
 from vitreous.model.initialise import Linear
 from vitreous.model.network import Network
 
@@ -182,6 +189,37 @@ class Trunk(nn.Module):
         layout = torch.channels_last if self.stem.pooled else torch.contiguous_format
         out: Tensor = self.norm(self.stages(self.stem(images.contiguous(memory_format=layout))))
         return out
+
+
+class ResNetFeatures(Trunk):
+    """A ResNet's last feature map."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.feature_map(images)
+
+
+class Convolutions(nn.Module):
+    """3x3 convolutions, each followed by ReLU and a pooling of 3x3 places that takes every second one."""
+
+    def __init__(self, channels: int, widths: tuple[int, ...]) -> None:
+        super().__init__()
+        sizes = zip((channels, *widths), widths, strict=False)
+        self.convs = nn.ModuleList(PaddedConvolution(inputs, outputs, 3) for inputs, outputs in sizes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = images.contiguous(memory_format=torch.channels_last)
+        for convolution in self.convs:
+            x = F.max_pool2d(F.relu(convolution(x), inplace=True), 3, 2, padding=1)
+        return x
+
+
+def build_stem(stem: Stem, channels: int) -> nn.Module:
+    """From images (B, C, H, W) to (B, D, H/s, W/s); parameters have timm's names for those that it has."""
+    if isinstance(stem, ConvStem):
+        return Convolutions(channels, stem.widths)
+    if not stem.depths:
+        return RootBlock(channels, stem.root_width, "7x7", normed=True, tf_padding=True)
+    return ResNetFeatures(stem.depths, width=stem.width, channels=channels, preactivated=False, tf_padding=True)
 
 
 class ClassifierHead(nn.Module):

@@ -41,7 +41,7 @@ from vitreous.model.position import (
     sincos_2d,
     take_cells,
 )
-from vitreous.model.stem import build_stem
+from vitreous.model.resnet import build_stem
 from vitreous.model.trace import Trace
 
 PATCHES, BLOCKS = 0, 1
