@@ -7,16 +7,19 @@ import re
 import struct
 import subprocess
 import sys
+import threading
 import warnings
 import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, features
 
 from support.images import noise, smooth
+from vitreous.data import decode
 from vitreous.data.decode import MAX_PIXELS, Header, ImageError, open_image, read_header
+from vitreous.data.opening import open_data
 
 
 def png(width: int, height: int, depth: int, colour: int, rows: bytes, *chunks: tuple[bytes, bytes]) -> bytes:
@@ -86,6 +89,38 @@ def test_sixteen_bits_are_scaled_not_cut_off():
     expected = [round(value * 255 / 65535) for value in values]
     assert pixels(open_image(data, channels=1)) == expected
     assert pixels(open_image(data)) == [(value,) * 3 for value in expected]
+
+
+def test_transparency_of_sixteen_bit_grey_is_laid_on_white():
+    """A PNG of grey levels names one of them as transparent."""
+    rows = b"\0" + struct.pack(">3H", 0, 1000, 65535)
+    data = png(3, 1, 16, 0, rows, (b"tRNS", struct.pack(">H", 1000)))
+    assert pixels(open_image(data, channels=1)) == [0, 255, 255]
+    assert pixels(open_image(png(3, 1, 16, 0, rows), channels=1)) == [0, 4, 255]
+
+
+def test_the_jpegs_of_phones_are_jpegs(tmp_path: Path):
+    """MPO: a JPEG with a second one behind it, of which the first is the image."""
+    image = smooth(200, 160)
+    data = saved(image, "MPO", save_all=True, append_images=[smooth(20, 20)], quality=95)
+    with Image.open(io.BytesIO(data)) as opened:
+        assert opened.format == "MPO"
+    assert read_header(data).format == "JPEG"
+    assert np.abs(np.asarray(open_image(data)).astype(int) - np.asarray(image)).mean() < 3
+    assert open_image(data, at_least=40).size == (80 // 2, 100 // 2)
+
+
+@pytest.mark.parametrize(("kind", "suffix", "feature"), [("AVIF", ".avif", "avif"), ("JPEG2000", ".jp2", "jpg_2000")])
+def test_what_pillow_may_be_built_with_is_read(tmp_path, kind, suffix, feature):
+    if not features.check(feature):
+        pytest.skip(f"Pillow is built without {kind}")
+    image = smooth(64, 48)
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        image.save(tmp_path / name / f"x{suffix}", kind)
+    train = open_data(tmp_path).train
+    assert train.header(0).format == kind
+    assert np.abs(np.asarray(train.read(0)).astype(int) - np.asarray(image)).mean() < 3
 
 
 def test_sixteen_bits_in_tiff_of_either_byte_order(tmp_path: Path, subtests):
@@ -207,6 +242,31 @@ def test_pillows_warnings_do_not_leak(monkeypatch):
             read_header(data)
         monkeypatch.setattr("vitreous.data.decode.MAX_PIXELS", 10**9)
         assert read_header(data) == Header(9500, 9500, "L", "PNG")
+
+
+def test_threads_that_overlap_leave_the_warnings_of_the_process_as_they_were():
+    """The first in is the first out: each would restore what it had found."""
+    data = saved(smooth(20, 30), "PNG")
+    before, inside, leave = list(warnings.filters), threading.Barrier(2), threading.Event()
+
+    def first():
+        with decode._opened(data, None):
+            inside.wait(10)
+            inside.wait(10)
+
+    def second():
+        inside.wait(10)
+        with decode._opened(data, None):
+            inside.wait(10)
+            leave.wait(10)
+
+    threads = [threading.Thread(target=target) for target in (first, second)]
+    for thread in threads:
+        thread.start()
+    threads[0].join()
+    leave.set()
+    threads[1].join()
+    assert warnings.filters == before
 
 
 def test_what_cannot_be_read_is_named_with_the_reason(tmp_path: Path, subtests):

@@ -238,6 +238,9 @@ def test_lists_with_mistakes(tmp_path: Path, subtests):
         ("l.csv", "path,label,split\na.png,cat,hold\n", "line 2: .*'hold'"),
         ("l.csv", "path,label\na.png\n", r"line 2: path .*\blabel\b"),
         ("l.csv", "path,label\na.png,cat\na.png,cat\n", "'cat'"),
+        ("l.csv", "path,label\na.png,cat\na.png,cat, and dog\n", r"line 3: .*' and dog'.*quote"),
+        ("l.csv", "path,label,label\na.png,cat,dog\n", r"'label'.*twice"),
+        ("l.csv", "path,label\na.png, \n", r"line 2: path .*\blabel\b"),
         ("l.jsonl", '{"path": "a.png", "label": 1}\n{oops\n', "line 2: "),
         ("l.jsonl", "[1]\n", "line 1: "),
         ("l.jsonl", '{"path": "a.png"}\n', r"line 1: path .*\blabel\b"),
@@ -248,6 +251,31 @@ def test_lists_with_mistakes(tmp_path: Path, subtests):
             (folder / name).write_text(text)
             with pytest.raises(UserError, match=rf"^{folder / name}\b.*{named}"):
                 open_data(folder / name)
+
+
+def test_one_label_is_not_two_classes(tmp_path: Path):
+    """Blanks around it do not make another class of it, nor does the point that a JSON writer gave a whole number."""
+    make_tree(tmp_path, {"x": 4})
+    (tmp_path / "l.csv").write_text("path,label\nx/000.png,cat\nx/001.png,cat \nx/002.png, dog\nx/003.png,dog\n")
+    assert open_data(tmp_path / "l.csv").classes == ("cat", "dog")
+    labels = (1, 1.0, 2.5, "1 ")
+    rows = [json.dumps({"path": f"x/00{n}.png", "label": label}) for n, label in enumerate(labels)]
+    (tmp_path / "l.jsonl").write_text("\n".join(rows))
+    data = open_data(tmp_path / "l.jsonl")
+    assert data.classes == ("1", "2.5")
+    assert data.train.labels.tolist() == [0, 0, 1, 0]
+
+
+def test_splits_inside_the_class_folders_are_refused(tmp_path: Path):
+    """MVTec's shape: read as classes, test images would be trained on."""
+    for name in ("bottle", "cable"):
+        make_tree(tmp_path / "data" / name / "train", {"good": 2})
+        make_tree(tmp_path / "data" / name / "test", {"good": 1, "broken": 1})
+    with pytest.raises(UserError, match=r"data/bottle: .*train.*test.*train/bottle.*path,label,split"):
+        open_data(tmp_path / "data")
+    assert len(open_data(tmp_path / "data", labelled=False).train) == 8
+    make_tree(tmp_path / "railways", {"tracks/train": 1, "tracks/tram": 1, "stations": 1})
+    assert open_data(tmp_path / "railways").classes == ("stations", "tracks"), "one such name is no split"
 
 
 def test_lists_that_are_not_text(tmp_path: Path):
@@ -312,9 +340,9 @@ def test_names_in_a_list_are_text_too(tmp_path: Path):
 
 def test_what_is_passed_over_is_counted_by_kind(tmp_path: Path):
     make_tree(tmp_path, {"a": 1, "b": 1})
-    for name in ("1.avif", "2.AVIF", "3.heic", "notes.txt"):
+    for name in ("1.jxl", "2.JXL", "3.heic", "notes.txt"):
         (tmp_path / "a" / name).write_bytes(b"x")
     os.mkfifo(tmp_path / "b" / "pipe.png")
     (tmp_path / "b" / "gone").symlink_to(tmp_path / "nowhere")
     (note,) = open_data(tmp_path).notes
-    assert re.match(rf"{tmp_path}: .*2 \.avif, 1 \.heic, 1 link[^,]*, 1 pipe", note)
+    assert re.match(rf"{tmp_path}: .*2 \.jxl, 1 \.heic, 1 link[^,]*, 1 pipe", note)

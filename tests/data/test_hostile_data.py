@@ -125,11 +125,11 @@ def test_what_is_no_file_is_passed_over_and_counted(tmp_path, subtests):
         with subtests.test(kind):
             data = tree(tmp_path / kind / "data")
             special(data / "a" / "x.png", kind)
-            (data / "b" / "new.avif").write_bytes(b"x")
+            (data / "b" / "new.jxl").write_bytes(b"x")
             outcome = run_command("inspect", data)
             check_ended_well(outcome, seconds=SECONDS, memory=200 * MB)
             assert outcome.status == 0
-            assert f"1 .avif, 1 {kind}" in outcome.stdout
+            assert f"1 .jxl, 1 {kind}" in outcome.stdout
 
 
 def test_an_empty_folder_among_others_is_named(model, tmp_path, subtests):

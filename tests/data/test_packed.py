@@ -156,6 +156,20 @@ def test_idx(tmp_path: Path, subtests):
                 open_data(folder)
 
 
+def test_several_datasets_in_one_folder_are_refused(tmp_path: Path):
+    """EMNIST's archive unpacks to six variants side by side."""
+    for variant in ("emnist-letters-", "emnist-digits-"):
+        (tmp_path / variant).mkdir()
+        write_mnist(tmp_path / variant, packed=True)
+        for path in (tmp_path / variant).iterdir():
+            path.rename(tmp_path / f"{variant}{path.name}")
+    with pytest.raises(UserError, match=rf"{tmp_path}: .*emnist-digits.*emnist-letters.*folder of its own"):
+        open_data(tmp_path)
+    for path in tmp_path.glob("emnist-digits-*.gz"):
+        path.unlink()
+    assert set(open_data(tmp_path).splits) == {"train", "test"}
+
+
 def test_damaged_idx(tmp_path: Path):
     write_mnist(tmp_path, packed=True)
     path = tmp_path / "train-images-idx3-ubyte.gz"

@@ -23,23 +23,26 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Lock
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, UnidentifiedImageError, features
 
 from vitreous.errors import UserError
 from vitreous.inputs import file_kind, reason, size_text
 from vitreous.memory import available_memory
 
 # What is opened, by content and not by name. Pillow's rarer decoders are never tried on a stranger's bytes.
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
+_AVIF, _JPEG_2000 = (bool(features.check(name)) for name in ("avif", "jpg_2000"))  # Pillow may be built without
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", *["AVIF"] * _AVIF, *["JPEG2000"] * _JPEG_2000)
+JPEGS = ("JPEG", "MPO")  # phones put a second image behind the first, which Pillow then calls MPO
 
 # Which names in a folder are taken for images, in lower case.
 IMAGE_SUFFIXES = frozenset(
     (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm")
-)
+).union([".avif"] * _AVIF, [".jp2", ".j2k"] * _JPEG_2000)
 # 67 megapixels, some 270 MB when decoded: above every common camera, below what fills a small machine's memory.
 MAX_PIXELS = 2**26
 # Of a file: eight for each pixel, as 16 bits of four channels take. Some decoders read all of a file at once.
@@ -185,11 +188,44 @@ def read_content(path: Path) -> bytes:
 def read_header(source: Path | bytes, *, name: str | None = None) -> Header:
     """Size and kind of an image, without decoding it. The size is as stored, before the camera's orientation."""
     with _opened(source, name) as image:
-        return Header(image.width, image.height, image.mode, image.format or "")
+        kind = "JPEG" if image.format in JPEGS else image.format or ""
+        return Header(image.width, image.height, image.mode, kind)
 
 
 def _name_of(source: Path | bytes) -> str:
     return "the image" if isinstance(source, bytes) else str(source)
+
+
+class _WithoutWarnings:
+    """Within, no warnings: Pillow's are of large images, which are refused, and of odd metadata, which do no harm.
+
+    Filters are the process's: if each of several threads restored those that it had found, they would stay changed.
+    So the first thread sets them and the last restores them.
+    """
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self._lock, self._depth = Lock(), 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._depth += 1
+            if self._depth == 1:
+                self._filters = warnings.catch_warnings(action="ignore")
+                self._filters.__enter__()
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._depth -= 1
+            if self._depth == 0:
+                self._filters.__exit__(None, None, None)
+
+
+_without_warnings = _WithoutWarnings()
+if hasattr(os, "register_at_fork"):  # another thread may be within when a worker is forked
+    os.register_at_fork(after_in_child=_without_warnings.reset)
 
 
 @contextmanager
@@ -197,13 +233,11 @@ def _opened(source: Path | bytes, name: str | None) -> Iterator[Image.Image]:
     """A Pillow image with its header read and its size accepted; whatever then goes wrong becomes a `ImageError`."""
     name = name or _name_of(source)
     _check_size(source, name)
-    with _readable(name), warnings.catch_warnings():
-        # Pillow warns about large images and odd metadata; the first are refused below, the second harmless.
-        warnings.simplefilter("ignore")
-        with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source, formats=FORMATS) as image:
-            if image.width * image.height > MAX_PIXELS:
-                raise ImageError(name, _too_large(f"{image.width}x{image.height}"))
-            yield image
+    content = io.BytesIO(source) if isinstance(source, bytes) else source
+    with _readable(name), _without_warnings, Image.open(content, formats=FORMATS) as image:
+        if image.width * image.height > MAX_PIXELS:
+            raise ImageError(name, _too_large(f"{image.width}x{image.height}"))
+        yield image
 
 
 @contextmanager
@@ -278,7 +312,7 @@ def _load(image: Image.Image, source: Path | bytes, at_least: int | None) -> Ima
         image.load()
         return image
     except OSError:
-        if image.format != "JPEG":
+        if image.format not in JPEGS:
             raise
         content = source if isinstance(source, bytes) else source.read_bytes()
         content = content.removesuffix(_END[:1])  # of the marker, only its second half may be missing
@@ -323,7 +357,11 @@ def _to_channels(image: Image.Image, channels: int, kind: str | None) -> Image.I
     """Any of Pillow's modes as "RGB" or "L"."""
     mode = "RGB" if channels == 3 else "L"
     if image.mode.startswith("I") or image.mode == "F":
-        image = Image.fromarray(_to_8_bits(np.asarray(image), image.mode, kind))
+        values, transparent = np.asarray(image), image.info.get("transparency")
+        levels = _to_8_bits(values, image.mode, kind)
+        if isinstance(transparent, int):  # of a PNG: one level of grey, which is white on a page
+            levels[values == transparent] = 255
+        image = Image.fromarray(levels)
     if image.has_transparency_data:
         image = image.convert("RGBA")
         page = Image.new("RGBA", image.size, "white")

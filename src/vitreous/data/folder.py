@@ -20,9 +20,9 @@ from vitreous.errors import UserError
 from vitreous.inputs import as_text, file_kind
 
 # Names of images, in lower case, of kinds that are not opened: who has them should hear of it.
-FOREIGN_SUFFIXES = frozenset(
-    (".avif", ".heic", ".heif", ".jxl", ".jp2", ".j2k", ".svg", ".eps", ".psd", ".tga", ".exr", ".ico", ".dng", ".cr2")
-) | {".cr3", ".nef", ".arw", ".orf", ".raf", ".rw2"}
+_CAMERAS = (".dng", ".cr2", ".cr3", ".nef", ".arw", ".orf", ".raf", ".rw2")
+_RARE = (".avif", ".heic", ".heif", ".jxl", ".jp2", ".j2k", ".svg", ".eps", ".psd", ".tga", ".exr", ".ico")
+FOREIGN_SUFFIXES = frozenset(_CAMERAS + _RARE) - IMAGE_SUFFIXES
 
 
 class Names:
@@ -302,6 +302,14 @@ def _scan_classes(root: Path, walk: FolderWalk) -> dict[str, list[str]]:
         if not names:
             walk.notes.append(f"{entry.path}: no images in this folder, passed over.")
             continue
+        inner = [below.name for below in entries(entry.path) if is_folder(below) and below.name.lower() in SPLIT_NAMES]
+        if len({SPLIT_NAMES[name.lower()] for name in inner}) > 1:
+            inner.sort(key=lambda name: list(SPLIT_NAMES).index(name.lower()))
+            raise UserError(
+                f"{entry.path}: the folders {' and '.join(inner)} in it look like splits of one class, and all would "
+                f"be taken for training; put the split first ({inner[0]}/{entry.name}), or give a .csv with the "
+                "columns path,label,split."
+            )
         label = as_text(entry.name)  # what a model says and its files hold; the folder keeps its own name
         if label in found:
             raise UserError(

@@ -69,7 +69,15 @@ def _csv_rows(path: Path, file: BinaryIO) -> Iterator[ListLine]:
             raise UserError(
                 f"{path}: the first line must name the columns path,label and perhaps split; it has {have[:200]}."
             )
+        for name in ("path", "label", "split"):
+            if list(table.fieldnames or ()).count(name) > 1:
+                raise UserError(f"{path}: the first line names the column {name!r} twice; rename or remove one.")
         for row in table:
+            if more := row.get(None):  # what csv calls the fields that no column is for
+                raise UserError(
+                    f"{path}, line {table.line_num}: {more[0]!r:.80} is in no column; quote a path or label that has "
+                    "a comma."
+                )
             yield _row(path, table.line_num, row)
     except csv.Error as error:
         raise UserError(f"{path}, line {table.line_num}: not CSV ({error}); save it as CSV in UTF-8.") from None
@@ -86,6 +94,7 @@ def _jsonl_rows(path: Path, file: BinaryIO) -> Iterator[ListLine]:
 
 def _row(path: Path, number: int, row: dict[str, Any]) -> ListLine:
     name, label = row.get("path"), row.get("label")
+    label = label.strip() if isinstance(label, str) else label
     if not name or label is None or label == "":
         raise UserError(f"{path}, line {number}: path and label must both be given.")
     if not isinstance(name, str) or not isinstance(label, str | int | float) or "\0" in name:
@@ -98,6 +107,7 @@ def _row(path: Path, number: int, row: dict[str, Any]) -> ListLine:
         name = os.fsdecode(name.encode("utf-8", "surrogateescape"))
     except UnicodeEncodeError:
         raise UserError(f"{path}, line {number}: path {name!a:.80} is no name that a file can have.") from None
+    label = int(label) if isinstance(label, float) and label.is_integer() else label  # some writers give 1 as 1.0
     return ListLine(name, as_text(str(label)), known)
 
 

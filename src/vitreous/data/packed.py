@@ -162,16 +162,18 @@ _CIFAR = {
 }
 
 
-_IDX = re.compile(r"(?:.*-)?(train|t10k|test|val)[-_]images[-.]idx3-ubyte(?:\.gz)?")
+_IDX = re.compile(r"(?P<dataset>.*-)?(?P<split>train|t10k|test|val)[-_]images[-.]idx3-ubyte(?:\.gz)?")
 
 
 def _open_idx(root: Path) -> Data | None:
     parts: dict[str, list[tuple[Pixels, Labels]]] = {}
-    for path in sorted(root.iterdir()):
-        match = _IDX.fullmatch(path.name)
-        if match is None or not path.is_file():
-            continue
-        split = "test" if match[1] == "t10k" else match[1]
+    found = [(path, match) for path in sorted(root.iterdir()) if (match := _IDX.fullmatch(path.name))]
+    found = [(path, match) for path, match in found if path.is_file()]
+    if len(names := sorted({match["dataset"] or "" for _, match in found})) > 1:
+        shown = ", ".join(name.rstrip("-") or "one without a name" for name in names)
+        raise UserError(f"{root}: several datasets ({shown}); put the files of one into a folder of its own.")
+    for path, match in found:
+        split = "test" if match["split"] == "t10k" else match["split"]
         labels_path = path.with_name(path.name.replace("images", "labels").replace("idx3", "idx1"))
         if not labels_path.is_file():  # packed otherwise
             packed, named = labels_path.suffix == ".gz", labels_path

@@ -48,7 +48,9 @@ def _image_body(parameters: type[BaseModel]) -> dict[str, Any]:
             "parameters": parameters.model_json_schema(),
         },
     }
-    text = "An image: the bytes of its file (JPEG, PNG, WEBP, GIF, BMP, TIFF or PPM), or base64 in JSON."
+    text = (
+        "An image: the bytes of its file (JPEG, PNG, WEBP, GIF, BMP, TIFF, PPM, AVIF or JPEG 2000), or base64 in JSON."
+    )
     return request_body(text, {"application/octet-stream": BINARY, "application/json": fields})
 
 

@@ -49,7 +49,7 @@ from vitreous.storage.overwrite import readable_errors, real_path
 
 log = logging.getLogger("vitreous")
 
-_SUFFIXES = {"JPEG": ".jpg", "TIFF": ".tif"}
+_SUFFIXES = {"JPEG": ".jpg", "TIFF": ".tif", "JPEG2000": ".jp2"}
 _UNSAFE = re.compile(r"[%\\\x00-\x1f\x7f]")
 
 Progress = Callable[[int, int], None]  # told images done and in all
