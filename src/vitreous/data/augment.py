@@ -160,10 +160,8 @@ def numbered_views(
 def random_box(
     height: int, width: int, scale: tuple[float, float], ratio: tuple[float, float], rng: np.random.Generator
 ) -> Box:
-    """A box of a uniform fraction of the area and a log-uniform ratio of width to height, at a uniform place.
-
-    One that does not fit is drawn again; after ten, the largest centred box of a permitted ratio.
-    """
+    """A box of a uniform fraction of the area and a log-uniform ratio of width to height, at a uniform place. One that
+    does not fit is drawn again; after ten, the largest centred box of a permitted ratio."""
     low, high = math.log(ratio[0]), math.log(ratio[1])
     for _ in range(10):
         area = height * width * (scale[0] + (scale[1] - scale[0]) * rng.random())
@@ -177,10 +175,8 @@ def random_box(
 
 
 def resample(pixels: Pixels, box: Box, preprocess: Preprocess) -> Tensor:
-    """A box of an image at the input size, (C, H, W) uint8.
-
-    torch's antialiased resampling of bytes: Pillow's numbers to within 2, in a third of the time.
-    """
+    """A box of an image at the input size, (C, H, W) uint8. torch's antialiased resampling of bytes: Pillow's numbers
+    to within 2, in a third of the time."""
     top, left, height, width = box
     part = torch.from_numpy(pixels[top : top + height, left : left + width]).permute(2, 0, 1)[None]
     return resize(part, preprocess.size, preprocess.interpolation)[0]
@@ -243,10 +239,8 @@ def resized_and_centre(height: int, width: int, preprocess: Preprocess) -> Box:
 
 
 def covering(height: int, width: int, size: tuple[int, int]) -> tuple[int, int]:
-    """(height, width) in the image's proportions that cover `size` as tightly as they can.
-
-    The side that is longer than need be is rounded as timm does it: down for a square, to the nearest for any other.
-    """
+    """(height, width) in the image's proportions that cover `size` as tightly as they can. The side that is longer than
+    need be is rounded as timm does it: down for a square, to the nearest for any other."""
     if size[0] != size[1]:
         ratio = min(height / size[0], width / size[1])
         return max(round(height / ratio), size[0]), max(round(width / ratio), size[1])

@@ -21,11 +21,9 @@ Tensors = TypeVar("Tensors", "Batch", "ViewBatch")
 
 @dataclass(frozen=True)
 class ViewBatch:
-    """Views of one kind, several of each image, and where in the image they were cut.
-
-    Whatever belongs to places of an image (a mask, a label for each token) can follow: cut `box`, resize, mirror.
-    Rotations and shears of an augmentation policy are not told.
-    """
+    """Views of one kind, several of each image, and where in the image they were cut. Whatever belongs to places of an
+    image (a mask, a label for each token) can follow: cut `box`, resize, mirror. Rotations and shears of an
+    augmentation policy are not told."""
 
     images: Tensor  # (B, V, C, H, W) float32, normalised; uint8 where the loader was told not to
     # (B, V, 4) float32: top, left, height and width as fractions of the upright image; a shifted view may reach beyond
@@ -92,11 +90,9 @@ def _changed(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 
 class Rows:
-    """Rows that come batch by batch, written at once into one tensor allocated beforehand.
-
-    Kept as they come, they would pin the heap around the freed activations of their batches: some 100 kB for each
-    image, gigabytes for a large dataset.
-    """
+    """Rows that come batch by batch, written at once into one tensor allocated beforehand. Kept as they come, they
+    would pin the heap around the freed activations of their batches: some 100 kB for each image, gigabytes for a large
+    dataset."""
 
     def __init__(self, count: int) -> None:
         """count: rows there will be at most."""

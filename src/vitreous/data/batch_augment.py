@@ -102,7 +102,6 @@ def cut_batch(
 
 
 def stack_cuts(cuts: list[Cuts]) -> Cuts:
-    """Several views of the same images, side by side."""
     return Cuts(*(torch.stack(tensors, dim=1) for tensors in zip(*cuts, strict=True)))
 
 
@@ -143,9 +142,7 @@ def random_boxes(
 
 def _shift(images: Tensor, pad: int, random: Uniforms, mirrored: Tensor) -> tuple[Tensor, Tensor]:
     """Shifted by up to `pad` pixels each way with the border reflected, and mirrored: (B, C, H, W) uint8; the boxes.
-
-    Each output row and column is looked up by number, so nothing is padded and no value changes.
-    """
+    Each output row and column is looked up by number, so nothing is padded and no value changes."""
     count, channels, height, width = images.shape
     pad = min(pad, height - 1, width - 1)
     by = torch.from_numpy(np.floor(random[:, :2] * (2 * pad + 1)).astype(np.int64)) - pad  # (B, 2)

@@ -139,7 +139,6 @@ class ImageMaker:
         return None
 
     def _varied(self, index: int, epoch: int) -> dict[str, list[Cut]]:
-        """The random views that are trained on."""
         t = self.transforms
         assert t.augment is not None
         known = self.cache.get(index)
@@ -181,7 +180,6 @@ class ImageMaker:
 
 
 def _stacked(images: list[list[Cut]]) -> ViewArrays:
-    """The views of several images, of each as many."""
     return (
         torch.stack([torch.stack([cut.pixels for cut in cuts]) for cuts in images]).numpy(),
         np.array([[cut.box for cut in cuts] for cuts in images], np.float32),
@@ -236,7 +234,6 @@ class ImageCache:
 
     @property
     def used(self) -> int:
-        """Bytes taken."""
         return int(self._used[0])
 
     @contextmanager

@@ -85,7 +85,6 @@ QUALITY = (25, 18, 15, 10, 7)  # Of JPEG
 
 
 def gaussian_noise(pixels: Pixels, strength: int, rng: np.random.Generator) -> Pixels:
-    """Normal noise, independent in each value."""
     return pixels + np.float32(DEVIATION[strength - 1]) * rng.standard_normal(pixels.shape, dtype=np.float32)
 
 
@@ -236,10 +235,8 @@ def elastic(pixels: Pixels, strength: int, rng: np.random.Generator) -> Pixels:
 
 
 def affine_back(size: tuple[int, int], far: float, rng: np.random.Generator) -> NDArray[np.float32]:
-    """(2, 3): from a place (row, column, 1) of the distorted image to its place in the image.
-
-    Three points around the middle are each moved by up to `far` pixels along both sides.
-    """
+    """(2, 3): from a place (row, column, 1) of the distorted image to its place in the image. Three points around the
+    middle are each moved by up to `far` pixels along both sides."""
     middle, third = np.array(size) // 2, min(size) // 3
     points = np.stack([middle + third, middle + np.array([-third, third]), middle - third]).astype(np.float64)
     moved = points + rng.uniform(-far, far, points.shape)
@@ -255,7 +252,6 @@ def pixelate(pixels: Pixels, strength: int, rng: np.random.Generator) -> Pixels:
 
 
 def jpeg(pixels: Pixels, strength: int, rng: np.random.Generator) -> Pixels:
-    """Saved as a JPEG of low quality and read again."""
     buffer = io.BytesIO()
     to_image(pixels).save(buffer, "JPEG", quality=QUALITY[strength - 1])
     return from_image(Image.open(buffer))
@@ -334,7 +330,6 @@ class Corrupting:
     seed: int
 
     def make(self, index: int) -> Corrupted:
-        """All views of one image, kind by kind."""
         try:
             view = make_view(Sample(self.source, index), self.preprocess).numpy()
         except ImageError as error:

@@ -151,9 +151,7 @@ def to_levels(pixels: Pixels) -> NDArray[np.uint8]:
 @lru_cache(maxsize=2 * FROST_TEXTURES)
 def frost_texture(side: int, number: int) -> Pixels:
     """(S, S, 3) float32 from 0 to 1, S at least `side`: crystals that branch at 60 degrees, over a haze of ice.
-
-    ImageNet-C has photographs of frost; these are not part of the package. One number always gives the same texture.
-    """
+    ImageNet-C has photographs of frost; these are not part of the package. One number always gives the same texture."""
     rng = np.random.default_rng([number, 20190327])
     size = math.ceil(FROST_SPREAD * side)
     drawn = Image.new("L", (2 * size, 2 * size))  # twice as large, for smooth lines

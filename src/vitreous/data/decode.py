@@ -198,10 +198,8 @@ def _name_of(source: Path | bytes) -> str:
 
 class _WithoutWarnings:
     """Within, no warnings: Pillow's are of large images, which are refused, and of odd metadata, which do no harm.
-
-    Filters are the process's: if each of several threads restored those that it had found, they would stay changed.
-    So the first thread sets them and the last restores them.
-    """
+    Filters are the process's: if each of several threads restored those that it had found, they would stay changed. So
+    the first thread sets them and the last restores them."""
 
     def __init__(self) -> None:
         self.reset()
@@ -265,10 +263,8 @@ def _readable(name: str) -> Iterator[None]:
 
 
 def _check_shortage(error: Exception) -> None:
-    """Raise the error again if it says what the machine lacks, and nothing of the image.
-
-    A damaged file, too, may ask for more memory than there is: it is no shortage if there is enough for any image.
-    """
+    """Raise the error again if it says what the machine lacks, and nothing of the image. A damaged file, too, may ask
+    for more memory than there is: it is no shortage if there is enough for any image."""
     if getattr(error, "errno", None) in SHORTAGES:
         raise error
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and str(error).startswith(OUT_OF_MEMORY)):
@@ -304,10 +300,8 @@ def _check_size(source: Path | bytes, name: str) -> None:
 
 def _load(image: Image.Image, source: Path | bytes, at_least: int | None) -> Image.Image:
     """The image with its pixels. A JPEG that lacks its end marker and nothing else is taken, as every viewer does.
-
     Nothing else is lacking if what follows does not matter: with the marker at once, or with other bytes before it,
-    which a decoder in want of data would take for pixels, the same pixels come out.
-    """
+    which a decoder in want of data would take for pixels, the same pixels come out."""
     try:
         image.load()
         return image
@@ -354,7 +348,6 @@ def _upright(image: Image.Image) -> Image.Image:
 
 
 def _to_channels(image: Image.Image, channels: int, kind: str | None) -> Image.Image:
-    """Any of Pillow's modes as "RGB" or "L"."""
     mode = "RGB" if channels == 3 else "L"
     if image.mode.startswith("I") or image.mode == "F":
         values, transparent = np.asarray(image), image.info.get("transparency")
@@ -372,11 +365,9 @@ def _to_channels(image: Image.Image, channels: int, kind: str | None) -> Image.I
 
 
 def _to_8_bits(values: np.ndarray, mode: str, kind: str | None) -> np.ndarray:
-    """(H, W) uint8 of an image of 16 or 32 bits, or of floating point.
-
-    Sixteen bits are scaled by 255/65535. The range of 32-bit integers and of floats is not written in a file: it is
-    taken for the smallest of 0-1 (floats), 0-255, 0-65535 that holds all values, else for the image's own range.
-    """
+    """(H, W) uint8 of an image of 16 or 32 bits, or of floating point. Sixteen bits are scaled by 255/65535. The range
+    of 32-bit integers and of floats is not written in a file: it is taken for the smallest of 0-1 (floats), 0-255,
+    0-65535 that holds all values, else for the image's own range."""
     if mode.startswith("I;16"):
         return ((values.astype(np.uint32) + 128) // 257).astype(np.uint8)
     exact = np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)

@@ -30,11 +30,9 @@ class _OutOfTimeError(Exception):
 
 
 def note_duplicates(data: Data, seconds: float = 1.0) -> Data:
-    """The data, with a note where the same image is in several splits, and one where it is in several classes.
-
-    Copies have as many bytes, so only where these coincide are files read. What takes more than `seconds` is left to
-    `vitreous inspect`, and a note says so.
-    """
+    """The data, with a note where the same image is in several splits, and one where it is in several classes. Copies
+    have as many bytes, so only where these coincide are files read. What takes more than `seconds` is left to `vitreous
+    inspect`, and a note says so."""
     end, sizes = time.monotonic() + seconds, defaultdict[int, list[Located]](list)
     groups: list[list[Located]] = []
     try:

@@ -36,7 +36,6 @@ class Names:
 
     @classmethod
     def of(cls, block: NDArray[np.uint8], ends: NDArray[np.int64]) -> Names:
-        """Those that `arrays` gave."""
         names = cls()
         names._bytes, names._ends = block, ends
         return names
@@ -111,10 +110,8 @@ class FolderWalk:
         self.skipped: Counter[str] = Counter()  # how many of each kind: ".avif", "pipe", "link that leads nowhere"
 
     def images(self, root: Path, below: str = "") -> Iterator[str]:
-        """Paths, below `root`, of all image files in `root/below` and the folders in it.
-
-        Links are followed, but no folder is entered twice and none that holds the start, so loops end.
-        """
+        """Paths, below `root`, of all image files in `root/below` and the folders in it. Links are followed, but no
+        folder is entered twice and none that holds the start, so loops end."""
         seen = {_identity(root)} if below else set()
         waiting = [below]
         while waiting:
@@ -144,7 +141,6 @@ class FolderWalk:
         return (*self.notes, f"{root}: passed over {self._kinds()}, which cannot be read as images here.")
 
     def nothing(self, root: Path, instead: str) -> str:
-        """The sentence for a folder without images."""
         skipped = f" (but {self._kinds()}, which cannot be read here)" if self.skipped else ""
         return f"{root}: there are no images here{skipped}; {instead}."
 
@@ -258,16 +254,13 @@ def images_below(root: Path, walk: FolderWalk) -> FolderSource:
 
 
 def one_image(path: Path) -> FolderSource:
-    """An image's file on its own."""
     return FolderSource(path.parent, Names([path.name]), np.full(1, -1, dtype=np.int64), ())
 
 
 def _split_folders(root: Path, walk: FolderWalk) -> dict[Split, Path]:
-    """The train, val and test folders of `root`; none where it has class folders.
-
-    A folder called train may be a class, of railway images perhaps: so it is where there are none but images in it,
-    and folders of images beside it that have other names, and no val or test.
-    """
+    """The train, val and test folders of `root`; none where it has class folders. A folder called train may be a class,
+    of railway images perhaps: so it is where there are none but images in it, and folders of images beside it that have
+    other names, and no val or test."""
     folders = [entry for entry in entries(root) if is_folder(entry)]
     if not any(entry.name.lower() in SPLIT_NAMES for entry in folders):
         return {}

@@ -60,11 +60,9 @@ class HealthReport:
 
     @property
     def contradictions(self) -> list[Duplicates]:
-        """Duplicates with different labels."""
         return [group for group in self.exact_duplicates + self.near_duplicates if len(group.labels) > 1]
 
     def to_json(self) -> dict[str, Any]:
-        """The report with leaks and contradictions, as dicts, lists, texts and numbers."""
         more = {"leaks": self.leaks, "contradictions": self.contradictions}
         return {**asdict(self), **{name: [asdict(group) for group in groups] for name, groups in more.items()}}
 

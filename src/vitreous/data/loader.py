@@ -43,12 +43,9 @@ def max_unreadable(images: int, limit: float = UNREADABLE_LIMIT) -> int:
 def check_unreadable(
     unreadable: Mapping[str, str], images: int, limit: float = UNREADABLE_LIMIT, total: int | None = None
 ) -> None:
-    """Refuse data of which too many images, or all, cannot be read.
-
-    The limit is judged on all of the data: a small random subset of good data may hold more than its fraction of bad
-    files. unreadable: path to reason. total: how many images the data have that these are a subset of; None for these
-    alone.
-    """
+    """Refuse data of which too many images, or all, cannot be read. The limit is judged on all of the data: a small
+    random subset of good data may hold more than its fraction of bad files. unreadable: path to reason. total: how many
+    images the data have that these are a subset of; None for these alone."""
     total = max(images, total or 0)
     if len(unreadable) <= min(max_unreadable(total, limit), images - 1):
         return
@@ -61,16 +58,13 @@ def check_unreadable(
 
 
 def readable_names(source: Source, unreadable: Container[str]) -> list[str]:
-    """The names of the images that could be read, in order."""
     return [name for name in map(source.name, range(len(source))) if name not in unreadable]
 
 
 def choose_workers(asked: int | None, images: int | None = None, beside: int = 1) -> int:
-    """How many processes decode: as many as asked for, else one per core, four at most, and none for a few images.
-
-    Many more than there are cores would only take memory from each other, and are refused. beside: so many trainings
-    share the cores.
-    """
+    """How many processes decode: as many as asked for, else one per core, four at most, and none for a few images. Many
+    more than there are cores would only take memory from each other, and are refused. beside: so many trainings share
+    the cores."""
     cores = max(1, (os.cpu_count() or 1) // beside)
     if asked is None:
         return 0 if images is not None and images < MIN_IMAGES_FOR_WORKERS else min(4, cores)

@@ -107,11 +107,8 @@ def open_images(data: str | Path | Data) -> Data:
 
 
 def open_unlabelled(data: str | Path) -> tuple[Source, tuple[str, ...]]:
-    """All images at a path without their labels, and notes on what was skipped.
-
-    Of a folder of files, all below it. Of data in splits, the train split: who keeps a test split apart wants to be
-    judged by it.
-    """
+    """All images at a path without their labels, and notes on what was skipped. Of a folder of files, all below it. Of
+    data in splits, the train split: who keeps a test split apart wants to be judged by it."""
     opened = builtin_data() if data == BUILTIN else open_data(data, labelled=False)
     source = opened.splits.get("train") or next(iter(opened.splits.values()))
     others = [f"{len(other):,} {split}" for split, other in opened.splits.items() if other is not source]
@@ -120,11 +117,9 @@ def open_unlabelled(data: str | Path) -> tuple[Source, tuple[str, ...]]:
 
 
 def open_every_image(data: str | Path) -> tuple[tuple[Source, ...], tuple[str, ...]]:
-    """All images at a path, whatever labels and splits they have, and notes on what was skipped.
-
-    A file of an image; a folder, of which all images below it are taken, in the order of their paths; or any other
-    data that `open_data` knows, of which all splits are taken. Names of files are absolute.
-    """
+    """All images at a path, whatever labels and splits they have, and notes on what was skipped. A file of an image; a
+    folder, of which all images below it are taken, in the order of their paths; or any other data that `open_data`
+    knows, of which all splits are taken. Names of files are absolute."""
     path = Path(data)
     if _is_folder(path):
         walk = FolderWalk()
@@ -170,7 +165,6 @@ def open_folder_of_images(folder: str | Path, notes: list[str]) -> FolderSource 
 
 
 def check_found(count: int, notes: Sequence[str]) -> None:
-    """Refuse if no image was found at all; else log what was skipped."""
     if not count:
         raise UserError(notes[0] if notes else "no images: give at least one image or folder.")
     for note in notes:

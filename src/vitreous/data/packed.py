@@ -301,7 +301,6 @@ def _join(where: Path, parts: dict[Any, list[tuple[Pixels, Labels]]], names: tup
 
 
 def _lines(path: Path) -> tuple[str, ...]:
-    """The lines of a list of names, () if there is none."""
     if not path.is_file():
         return ()
     return tuple(line.strip() for line in read_text(path).splitlines() if line.strip())

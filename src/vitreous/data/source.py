@@ -38,10 +38,8 @@ class NoClassesError(UserError):
 
 
 class Source(ABC):
-    """Images in a fixed order, each with the number of its class.
-
-    A source holds names or pixels, never open files: it can be handed to another process at any time.
-    """
+    """Images in a fixed order, each with the number of its class. A source holds names or pixels, never open files: it
+    can be handed to another process at any time."""
 
     classes: tuple[str, ...]
     labels: Labels  # (n,), each an index of `classes`, or -1 where it is not known
@@ -68,10 +66,8 @@ class Source(ABC):
 
     @abstractmethod
     def read(self, index: int, *, channels: int = 3, at_least: int | None = None) -> Image.Image:
-        """The image, "RGB" or "L", perhaps already shrunk but with a short side of `at_least` or its full size.
-
-        Raises `ImageError` if it cannot be read.
-        """
+        """The image, "RGB" or "L", perhaps already shrunk but with a short side of `at_least` or its full size. Raises
+        `ImageError` if it cannot be read."""
 
     @abstractmethod
     def header(self, index: int) -> Header:
@@ -130,10 +126,8 @@ class Source(ABC):
         return found
 
     def relabelled(self, classes: Sequence[str]) -> Source:
-        """The same images with labels that count in `classes`, for a model that orders its classes so.
-
-        Classes are matched by name, and all of this source's images must belong to one.
-        """
+        """The same images with labels that count in `classes`, for a model that orders its classes so. Classes are
+        matched by name, and all of this source's images must belong to one."""
         number = {name: i for i, name in enumerate(classes)}
         used = {self.classes[label] for label in np.unique(self.labels) if label >= 0}
         if unknown := sorted(used - set(number)):
@@ -239,7 +233,6 @@ class Data:
 
     @property
     def train(self) -> Source:
-        """The images to train on."""
         if "train" not in self.splits:
             raise UserError(f"these data have no train split, only {_list(self.splits)}; give some to train on.")
         return self.splits["train"]
@@ -278,11 +271,9 @@ def split_validation(source: Source, fraction: float = 0.1, seed: int = 0) -> tu
 
 
 def take_fraction(source: Source, fraction: float, seed: int) -> Source:
-    """A fraction of each class, in the source's order, chosen as `split_validation` does: by a hash of seed and key.
-
-    A class of n gives n x fraction, rounded half up; one that would give none is refused. With one seed, what a smaller
-    fraction takes is part of what a larger one takes.
-    """
+    """A fraction of each class, in the source's order, chosen as `split_validation` does: by a hash of seed and key. A
+    class of n gives n x fraction, rounded half up; one that would give none is refused. With one seed, what a smaller
+    fraction takes is part of what a larger one takes."""
     if not 0 < fraction <= 1:
         raise UserError(f"share={fraction}: must be above 0 and at most 1.")
     if fraction == 1:

@@ -85,7 +85,6 @@ class NpzReader:
         self._file.close()
 
     def read(self, name: str) -> NDArray[Any]:
-        """The array of this name, of numbers or texts."""
         try:
             with self._zip.open(f"{name}.npy") as member:
                 return self._read(name, member, self._zip.getinfo(f"{name}.npy").file_size)
@@ -166,10 +165,8 @@ _PLAIN: dict[tuple[str, str], Any] = {
 
 
 class _PlainUnpickler(pickle._Unpickler):
-    """Numbers, texts, lists, dicts and arrays of bytes; whatever else a pickle asks for is refused.
-
-    It is the one in Python, for the one in C makes a table as long as the largest number in the pickle.
-    """
+    """Numbers, texts, lists, dicts and arrays of bytes; whatever else a pickle asks for is refused. It is the one in
+    Python, for the one in C makes a table as long as the largest number in the pickle."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _PLAIN:

@@ -57,10 +57,8 @@ class ImageView:
 
 
 def make_view(image: ImageInput, preprocess: Preprocess) -> Tensor:
-    """(C, H, W) uint8: what a model with this preprocessing sees of the image.
-
-    Raises `ImageError` if the image cannot be read, and `UserError` if what is given is no image.
-    """
+    """(C, H, W) uint8: what a model with this preprocessing sees of the image. Raises `ImageError` if the image cannot
+    be read, and `UserError` if what is given is no image."""
     return eval_view(read_for_view(image, preprocess), preprocess)
 
 
@@ -74,9 +72,7 @@ def image_and_view(image: ImageInput, preprocess: Preprocess) -> ImageView:
 
 def read_for_view(image: ImageInput, preprocess: Preprocess) -> Image.Image:
     """The image that the view is cut from: upright and whole, "RGB" or "L", of a large JPEG at a smaller scale.
-
-    `vitreous.data.decode.original_size` tells how large it is in full.
-    """
+    `vitreous.data.decode.original_size` tells how large it is in full."""
     check_image(image)
     # Of the nearest pixel alone, other pixels may be anything.
     smallest = None if preprocess.interpolation == "nearest" else MIN_DRAFT_SCALE * max(preprocess.resized)
@@ -114,7 +110,6 @@ def check_image(image: object) -> None:
 
 
 def _check_tensor(shape: tuple[int, ...], kind: str) -> None:
-    """Refuse tensors that are not (H, W), (1, H, W), (3, H, W) or (4, H, W) uint8, and say what to do instead."""
     if kind != "uint8":
         raise UserError(
             f"a tensor of {kind}: pixels are uint8, from 0 to 255; if these run from 0 to 1, give "
@@ -130,7 +125,6 @@ def _check_tensor(shape: tuple[int, ...], kind: str) -> None:
 
 
 def _check_array(shape: tuple[int, ...], kind: str) -> None:
-    """Refuse arrays that are not (H, W), (H, W, 1), (H, W, 3) or (H, W, 4) uint8, and say what to do instead."""
     if kind != "uint8":
         raise UserError(
             f"an array of {kind}: pixels are uint8, from 0 to 255; if these run from 0 to 1, give "
@@ -151,10 +145,8 @@ def _check_array(shape: tuple[int, ...], kind: str) -> None:
 
 @dataclass(frozen=True)
 class ViewPipeline:
-    """Images in, batches of views out, in order, decoded in threads while whoever asked for them works.
-
-    Pillow decodes without Python's lock, so threads are enough.
-    """
+    """Images in, batches of views out, in order, decoded in threads while whoever asked for them works. Pillow decodes
+    without Python's lock, so threads are enough."""
 
     preprocess: Preprocess
     batch_size: int
@@ -164,10 +156,8 @@ class ViewPipeline:
     threads: int | None = None  # None: one for each core that this process may use
 
     def batches(self, images: Iterable[ImageInput]) -> Iterator[list[ViewOrError]]:
-        """Of each image its view, or why it cannot be read; `images` is read no further than it must be.
-
-        Whoever wants no more closes the generator, and then waits for the images that are being decoded, no others.
-        """
+        """Of each image its view, or why it cannot be read; `images` is read no further than it must be. Whoever wants
+        no more closes the generator, and then waits for the images that are being decoded, no others."""
         rest, waiting = iter(images), deque[list[Future[ViewOrError]]]()
         pool = ThreadPoolExecutor(self.threads or usable_cores(), thread_name_prefix="decode")
         try:

@@ -66,10 +66,8 @@ class WorkersDiedError(Exception):
 
 
 class WorkerPool(Generic[Task, Result]):
-    """`count` processes that turn tasks into what `make` makes of them; results come in the order of the tasks.
-
-    Results travel as pickled NumPy arrays, through pipes: tensors would need /dev/shm, which containers keep small.
-    """
+    """`count` processes that turn tasks into what `make` makes of them; results come in the order of the tasks. Results
+    travel as pickled NumPy arrays, through pipes: tensors would need /dev/shm, which containers keep small."""
 
     def __init__(self, make: Callable[[Task], Result], count: int) -> None:
         self._make, self._count = make, count
@@ -110,11 +108,9 @@ class WorkerPool(Generic[Task, Result]):
         _end(self._workers)
 
     def _hand_out(self, rest: deque[Task], begun: deque[int]) -> None:
-        """Give the least busy processes as much to do as they may have; first what others left undone.
-
-        Nothing new while many results wait for an older one: if its process hangs, the others have to fall silent, for
-        only then are they looked at.
-        """
+        """Give the least busy processes as much to do as they may have; first what others left undone. Nothing new
+        while many results wait for an older one: if its process hangs, the others have to fall silent, for only then
+        are they looked at."""
         while len(self._workers) < self._count:
             self._workers.append(self._start())
         while self._again or rest:
@@ -264,7 +260,6 @@ def _signals_waiting() -> Iterator[None]:
 
 
 def _serve(make: Callable[[Any], Any], link: Connection, far: Connection, parent: int, silent_until: Any) -> None:
-    """Answer tasks until the parent hangs up."""
     global _silent_until
     far.close()
     _silent_until = silent_until

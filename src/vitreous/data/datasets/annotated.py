@@ -123,8 +123,8 @@ ROWS = (
         citation="Veeling et al., Rotation Equivariant CNNs for Digital Pathology, MICCAI 2018",
         files=tuple(
             File(name, (_CAMELYON + name,), kind="gzip", unpacked=size)
-            for part, size in _CAMELYON_BYTES.items()
-            for name in [f"camelyonpatch_level_2_split_{part}.h5.gz"]
+            for array, size in _CAMELYON_BYTES.items()
+            for name in [f"camelyonpatch_level_2_split_{array}.h5.gz"]
         ),
         classes=2,
         splits={"train": 262_144, "val": 32_768, "test": 32_768},

@@ -31,7 +31,6 @@ Scene = dict[str, Any]
 
 
 def bin_of(value: float, thresholds: tuple[float, ...]) -> int:
-    """The last threshold that is below the value."""
     below = [place for place, threshold in enumerate(thresholds) if threshold < value]
     if not below:
         raise UserError(f"{value}: a distance below {thresholds[0]:g}; get the annotations again.")
@@ -98,11 +97,9 @@ def read_scenes(path: Path) -> Iterator[Scene]:
 
 
 def read_kitti(root: Path) -> Data:
-    """How far the nearest vehicle is, in four classes; videos are not divided among the splits.
-
-    Which videos are for validation and test is drawn as TensorFlow Datasets does (NumPy's generator with the seed 123),
-    so the splits are those of VTAB.
-    """
+    """How far the nearest vehicle is, in four classes; videos are not divided among the splits. Which videos are for
+    validation and test is drawn as TensorFlow Datasets does (NumPy's generator with the seed 123), so the splits are
+    those of VTAB."""
     splits: dict[Split, list[ListedImage]] = {"train": [], "val": [], "test": []}
     for split, numbers in _kitti_splits(root / "mapping").items():
         for number in numbers:

@@ -29,7 +29,6 @@ Arrays = tuple[NDArray[np.uint8], Labels]  # images (n, C, H, W), perhaps on the
 def array_data(
     root: Path, parts: Mapping[Split, Arrays], classes: Sequence[str], kind: type[ArraySource] = ArraySource
 ) -> Data:
-    """Data of images in arrays."""
     found: dict[Split, Source] = {}
     for split, (images, labels) in parts.items():
         if len(images) != len(labels):
@@ -77,11 +76,9 @@ ORIENTATION, LOCATION = 3, 4  # columns of dSprites' factors: colour, shape, sca
 
 
 def read_dsprites(root: Path, column: int, values: int, bins: int = 16) -> Data:
-    """imgs.npy and latents_classes.npy, as dSprites' .npz has them: one factor of `values` values, in equal bins.
-
-    The owners made no splits. 80, 10 and 10 % are for training, validation and test as in VTAB, in the order of a hash
-    of the images' numbers.
-    """
+    """imgs.npy and latents_classes.npy, as dSprites' .npz has them: one factor of `values` values, in equal bins. The
+    owners made no splits. 80, 10 and 10 % are for training, validation and test as in VTAB, in the order of a hash of
+    the images' numbers."""
     images, factors = _mapped(root / "imgs.npy"), _mapped(root / "latents_classes.npy")
     if images.dtype != np.uint8 or images.ndim != 3 or factors.ndim != 2 or len(factors) != len(images):
         raise UserError(f"{root}: imgs and latents_classes are not those of dSprites; get the file again.")

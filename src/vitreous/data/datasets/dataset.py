@@ -17,11 +17,8 @@ Kind = Literal["archive", "gzip", "plain", "folder"]
 
 @dataclass(frozen=True)
 class File:
-    """One file of a dataset as its owners publish it.
-
-    Sizes and checksums are those of checksums.txt; None where nobody has published any. The SHA-256 of every file is
-    written down when the dataset is made.
-    """
+    """One file of a dataset as its owners publish it. Sizes and checksums are those of checksums.txt; None where nobody
+    has published any. The SHA-256 of every file is written down when the dataset is made."""
 
     name: str  # what it is called here; it may say more than the end of its address
     urls: tuple[str, ...] = ()  # those after the first are mirrors; (): a person has to get it, as `by_hand` says
@@ -43,11 +40,8 @@ def files_at(base: str, *names: str, kind: Kind = "archive", only: tuple[str, ..
 
 @dataclass(frozen=True)
 class Vtab:
-    """The place of a dataset in VTAB, and what VTAB trains on and chooses by.
-
-    VTAB's 800 training images are the first of its train split and the 200 validation images the first of its val
-    split; both are cut as `vtab.vtab_1k` says.
-    """
+    """The place of a dataset in VTAB, and what VTAB trains on and chooses by. VTAB's 800 training images are the first
+    of its train split and the 200 validation images the first of its val split; both are cut as `vtab.vtab_1k` says."""
 
     group: Group
     # How much of the train split VTAB trains on, the rest being its val split; None where the data have one.

@@ -20,7 +20,6 @@ ListedImage = tuple[str, int]  # A path below the dataset's folder, and the numb
 
 
 def listed_data(root: Path, splits: Mapping[Split, Iterable[ListedImage]], classes: Sequence[str]) -> Data:
-    """Data of image files below `root`."""
     found: dict[Split, Source] = {}
     for split, images in splits.items():
         names, labels = Names(), []
@@ -103,11 +102,9 @@ def _by_folder(base: Path, lists: Mapping[Split, Sequence[str]]) -> Data:
 
 
 def read_caltech101(root: Path) -> Data:
-    """A folder for each class, the background too; 30 images of each are for training.
-
-    The owners made no splits. Thirty of each class is what everybody takes; which ones is the order of a hash of the
-    names here, so it is the same everywhere.
-    """
+    """A folder for each class, the background too; 30 images of each are for training. The owners made no splits.
+    Thirty of each class is what everybody takes; which ones is the order of a hash of the names here, so it is the same
+    everywhere."""
     base = root / "caltech-101" / "101_ObjectCategories" / "101_ObjectCategories"
     train: list[str] = []
     test: list[str] = []
@@ -162,9 +159,7 @@ def read_numbered_folders(root: Path) -> Data:
 
 def read_imagenet(root: Path) -> Data:
     """train/SYNSET/*.JPEG and val/ILSVRC2012_val_00000001.JPEG on; classes are synsets, in the order of their names.
-
-    The kit numbers classes in another order, and says for each image of val which number is right.
-    """
+    The kit numbers classes in another order, and says for each image of val which number is right."""
     classes = tuple(entry.name for entry in entries(root / "train") if is_folder(entry))
     number = {synset: n for n, synset in enumerate(classes)}
     kit = root / "ILSVRC2012_devkit_t12" / "data"

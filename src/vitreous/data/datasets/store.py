@@ -33,7 +33,6 @@ class Card:
     folder: str  # Where the files are, seen from the card's folder
 
     def to_json(self, **more: Any) -> str:
-        """The card's file; `more` is for people."""
         return json.dumps({"dataset": self.dataset, "folder": self.folder, **more}, indent=2) + "\n"
 
 
@@ -49,7 +48,6 @@ def data_root(root: str | Path | None = None) -> Path:
 
 
 def find_dataset(name: str) -> Dataset:
-    """The table's row of this name."""
     from vitreous.data.datasets.table import DATASETS  # all readers, which build on this room
 
     if name in DATASETS:
@@ -60,7 +58,6 @@ def find_dataset(name: str) -> Dataset:
 
 
 def read_card(folder: Path) -> Card | None:
-    """The card in a folder; None where there is none."""
     if not (folder / CARD).is_file():
         return None
     found = read_json(folder / CARD)
@@ -111,7 +108,6 @@ def open_dataset_folder(folder: Path) -> Data | None:
 
 
 def read_dataset(dataset: Dataset, folder: Path) -> Data:
-    """The data in the folder of a dataset's files."""
     if dataset.read is None:
         raise UserError(f"{dataset.name}: {dataset.title}, which are not images; {dataset.notes[0]}")
     return dataset.read(folder)

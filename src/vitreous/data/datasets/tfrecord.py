@@ -83,7 +83,6 @@ def _values(feature: bytes) -> Feature:
 
 
 def _messages(content: bytes, number: int) -> list[bytes]:
-    """The values of one field that are bytes."""
     return [value for field, value in _fields(content) if field == number and isinstance(value, bytes)]
 
 
@@ -124,7 +123,6 @@ def _varint(content: bytes, at: int) -> tuple[int, int]:
 
 
 def _signed(value: int) -> int:
-    """64 bits as a whole number with its sign."""
     value &= 2**64 - 1
     return value - 2**64 if value >= 2**63 else value
 

@@ -23,11 +23,9 @@ SALT = "vtab-1k"
 
 
 def hash_order(keys: Iterable[str], salt: str) -> NDArray[np.int64]:
-    """(n,): the positions of the keys, ordered by 64 bits of BLAKE2b of the salt, a null byte and the key.
-
-    The same on every machine and for ever: where a split has to be drawn, it is cut from this. Of two keys with the
-    same hash, the one that comes first stays first.
-    """
+    """(n,): the positions of the keys, ordered by 64 bits of BLAKE2b of the salt, a null byte and the key. The same on
+    every machine and for ever: where a split has to be drawn, it is cut from this. Of two keys with the same hash, the
+    one that comes first stays first."""
     seed = f"{salt}\0".encode()
     hashes = [blake2b(seed + key.encode("utf-8", "surrogateescape"), digest_size=8).digest() for key in keys]
     return np.argsort(np.frombuffer(b"".join(hashes), dtype=">u8"), kind="stable")
@@ -44,11 +42,9 @@ class Vtab1k:
 
 
 def vtab_1k(data: Data, name: str, train_percent: int | None = None) -> Vtab1k:
-    """The task's images: train (800), val (200), test (all). name: what a refusal calls the data.
-
-    A val split is to choose by. Of data that have none: train_percent is how much of the train split is for training,
-    and the rest to choose by, where the authors say so (`entry.Vtab`); else the images after the 800 are.
-    """
+    """The task's images: train (800), val (200), test (all). name: what a refusal calls the data. A val split is to
+    choose by. Of data that have none: train_percent is how much of the train split is for training, and the rest to
+    choose by, where the authors say so (`dataset.Vtab`); else the images after the 800 are."""
     source = data.train
     order = _order(source)
     if "val" in data.splits:
