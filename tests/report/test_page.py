@@ -169,6 +169,13 @@ def test_a_bundle_alone_says_what_it_can():
     assert "# A card <b>" in text
 
 
+def test_a_run_with_a_teacher_names_it_and_how_it_taught():
+    made = content(2)
+    text = Reader(page(replace(made, run=replace(made.run, teacher="runs/teacher", start="ti16")))).text
+    assert "fine-tuned from ti16 with runs/teacher as its teacher" in text
+    assert f"runs/teacher: {made.run.training.objective.description}" in text
+
+
 def test_a_name_with_stray_bytes_can_be_written():
     made = page(replace(content(2), left_out=("caf\udce9.jpg: damaged",)))
     made.encode("utf-8")

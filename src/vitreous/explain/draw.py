@@ -78,7 +78,7 @@ def tile(images: Sequence[Image.Image], captions: Sequence[str], columns: int) -
 
 
 GREY = 128
-LEAST = 160  # small images are enlarged to this many pixels a side, pixel by pixel
+MIN_SIDE = 160  # small images are enlarged to this many pixels a side, pixel by pixel
 
 
 def draw_reconstructions(objective: MaskedAutoencoder, batch: Batch, preprocess: Preprocess) -> Image.Image:
@@ -106,5 +106,5 @@ def to_bytes(image: Tensor, preprocess: Preprocess) -> np.ndarray[tuple[int, ...
 
 def _image(pixels: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> Image.Image:
     image = Image.fromarray(pixels)
-    times = -(-LEAST // min(image.size))
+    times = -(-MIN_SIDE // min(image.size))
     return image.resize((image.width * times, image.height * times), Image.Resampling.NEAREST)

@@ -158,7 +158,7 @@ def attention_distances(
 INK = "#808080"
 DOT = "#2a78d6"
 FILTERS = 28  # as many as the paper shows
-MOST_CELLS = 16  # rows and columns of cells that a figure can show; of a larger grid, every second or third
+MAX_CELLS = 16  # rows and columns of cells that a figure can show; of a larger grid, every second or third
 
 
 def filter_components(model: Network, count: int = FILTERS) -> tuple[NDArray[np.float32], NDArray[np.float32]] | None:
@@ -228,7 +228,7 @@ def positions_figure(model: ViT) -> Figure | None:
     if alike is None:
         return None
     rows, columns = model.config.grid
-    step = math.ceil(max(rows, columns) / MOST_CELLS)
+    step = math.ceil(max(rows, columns) / MAX_CELLS)
     shown = alike[step // 2 :: step, step // 2 :: step]
     gap = max(1, rows // 10)
     mosaic = np.full((shown.shape[0] * (rows + gap) - gap, shown.shape[1] * (columns + gap) - gap), np.nan)

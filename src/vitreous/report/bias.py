@@ -12,7 +12,7 @@ from vitreous.report.numbers import percent
 from vitreous.report.plots import Line, lines
 
 NAMED = tuple[str, Bias]
-Kept = Literal["same", "likeness"]
+Metric = Literal["same", "likeness"]
 
 
 def bias_page(numbers: BiasNumbers) -> str:
@@ -28,8 +28,8 @@ def bias_section(models: Sequence[NAMED]) -> Html:
 def section_content(models: Sequence[NAMED]) -> dict[str, Any]:
     """What the macro `bias_section` shows."""
     biases = [bias for _, bias in models]
-    kept: Kept = "same" if all(bias.low_needed is not None for bias in biases) else "likeness"
-    words = "same prediction" if kept == "same" else "likeness of features"
+    metric: Metric = "same" if all(bias.low_needed is not None for bias in biases) else "likeness"
+    words = "same prediction" if metric == "same" else "likeness of features"
     draw = partial(_curves, biases)
     return {
         "names": [name for name, _ in models],
@@ -37,15 +37,17 @@ def section_content(models: Sequence[NAMED]) -> dict[str, Any]:
         "margin": tell_margin(biases),
         "show": shown_value,
         "plots": {
-            "moved_same": draw(lambda b: b.shifts.curve, kept, f"moved: {words}", "pixels", doubling=True)
-            if kept == "same"
+            "moved_same": draw(lambda b: b.shifts.curve, metric, f"moved: {words}", "pixels", doubling=True)
+            if metric == "same"
             else None,
             "moved_features": draw(
                 lambda b: b.shifts.curve, "likeness", "moved: likeness of features", "pixels", doubling=True
             ),
-            "shuffled": draw(lambda b: b.shuffled, kept, f"shuffled: {words}", "pieces along a side", doubling=True),
-            "low_pass": draw(lambda b: b.low_pass, kept, f"low frequencies only: {words}", "up to, of the highest"),
-            "high_pass": draw(lambda b: b.high_pass, kept, f"high frequencies only: {words}", "above, of the highest"),
+            "shuffled": draw(lambda b: b.shuffled, metric, f"shuffled: {words}", "pieces along a side", doubling=True),
+            "low_pass": draw(lambda b: b.low_pass, metric, f"low frequencies only: {words}", "up to, of the highest"),
+            "high_pass": draw(
+                lambda b: b.high_pass, metric, f"high frequencies only: {words}", "above, of the highest"
+            ),
             "receptive_field": _receptive_fields(biases),
             "attention_distance": _attention_distances(biases),
         },
@@ -86,7 +88,7 @@ def _attention_distances(biases: Sequence[Bias]) -> Html | None:
 def _curves(
     biases: Sequence[Bias],
     curve: Callable[[Bias], Sequence[Effect]],
-    kept: Kept,
+    metric: Metric,
     title: str,
     along: str,
     *,
@@ -94,7 +96,9 @@ def _curves(
 ) -> Html:
     series = []
     for number, bias in enumerate(biases):
-        points = [(effect.at, value) for effect in curve(bias) if (value := getattr(effect, kept)) is not None]
+        points = [(effect.at, value) for effect in curve(bias) if (value := getattr(effect, metric)) is not None]
         if points:
             series.append(Line(number, *zip(*points, strict=True)))
-    return lines(series, title, along, percent=kept == "same", unit_range=True, scale="log2" if doubling else "linear")
+    return lines(
+        series, title, along, percent=metric == "same", unit_range=True, scale="log2" if doubling else "linear"
+    )

@@ -27,7 +27,7 @@ CURVES = {
 }
 DRAWN = frozenset({"step", "learning_rate", "norm"})
 """Keys of records that need no plot."""
-SHARES = ("val_knn", "entropy", "information", "val_information", "explained", "colour_accuracy")
+FRACTIONS = ("val_knn", "entropy", "information", "val_information", "explained", "colour_accuracy")
 
 
 def pretraining_page(name: str, run: Run, rebuilt: Image.Image | None = None) -> str:
@@ -47,7 +47,7 @@ def pretraining_page(name: str, run: Run, rebuilt: Image.Image | None = None) ->
         optimizer=optimizer,
         settings=[f"{key} {value}" for key, value in asdict(objective).items() if key not in unsaid],
         enough_steps=run.steps >= ALARM_STEPS,
-        plots=[curves({name: found}, name, percent=key in SHARES) for key, name, found in _series(run.records)],
+        plots=[curves({name: found}, name, percent=key in FRACTIONS) for key, name, found in _series(run.records)],
     )
 
 

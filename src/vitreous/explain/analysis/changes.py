@@ -19,7 +19,7 @@ from vitreous.data.rng import generator
 from vitreous.explain.analysis.measures import band_mask
 
 SHIFT, SHUFFLE = 1, 2  # numbers of views of `generator`: for where an image moves, and for how its pieces are mixed
-MOST_PIECES = 16
+MAX_PIECES = 16
 CUTOFFS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0)
 """Frequencies as shares of the highest that a row of pixels can hold (Nyquist's), in any direction."""
 
@@ -78,7 +78,7 @@ def piece_counts(size: Size, patch: int | None) -> list[int]:
     """
     common = math.gcd(*size)
     counts: list[int] = []
-    for count in range(2, min(MOST_PIECES, common // 2) + 1):
+    for count in range(2, min(MAX_PIECES, common // 2) + 1):
         if common % count == 0 and (not counts or count >= 2 * counts[-1]):
             counts.append(count)
     if patch is not None and size[0] == size[1] > patch > 1 and size[0] % patch == 0:
