@@ -118,8 +118,10 @@ def paper_finetune(s: DatasetStats) -> Training:
 
 
 def vtab(s: DatasetStats) -> Training:
-    """The paper's fine-tuning for VTAB-1k (appendix B.1.1, table 4): SGD 0.01, batch 512, 2,500 steps, 384 pixels. As
-    in BiT, whose preprocessing it takes, crops are square and of a fixed share of an image that was made square."""
+    """The paper's fine-tuning for VTAB-1k (appendix B.1.1, table 4): SGD 0.01, batch 512, 2,500 steps, 384 pixels.
+
+    As in BiT, whose preprocessing it takes, crops are square and of a fixed share of an image that was made square.
+    """
     model, preprocess = replace(s, image_size=s.image_size or published_side(s.base)).built("B/16@384")
     batch, share = min(512, s.images), (480 / 512) ** 2
     return Training(
@@ -152,8 +154,10 @@ def paper_pretrain(s: DatasetStats) -> Training:
 
 def bit(s: DatasetStats) -> Training:
     """BiT-HyperRule, how BiT is fine-tuned whatever the data: SGD, batch 512, steps, resolution and MixUp by its size.
+
     Images under 96 x 96 pixels are looked at with 128, others with 480. Crops are square and of a fixed size, of images
-    a little larger (160 and 512); the published ones are of images made square first."""
+    a little larger (160 and 512); the published ones are of images made square first.
+    """
     side, larger = (128, 160) if s.side < 96 else (480, 512)
     model, preprocess = replace(s, image_size=s.image_size or side).built("bit-r50x1")
     warmup, *falls, steps = next(rule for most, rule in HYPER_RULE.items() if s.images < most)
