@@ -4,7 +4,7 @@ import pytest
 
 from vitreous import UserError
 from vitreous.callbacks import Event
-from vitreous.training.track import check_tensorboard, tracked
+from vitreous.training.loop import check_tensorboard, tracked
 
 
 def curve(folder, tag):
@@ -37,6 +37,6 @@ def test_steps_that_are_taken_again_count_once(tmp_path):
 
 
 def test_without_the_package_there_is_one_sentence(monkeypatch):
-    monkeypatch.setattr("vitreous.training.track.find_spec", lambda name: None)
+    monkeypatch.setattr("vitreous.training.loop.find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"tensorboard: .*'vitreous\[track\]'"):
         check_tensorboard()

@@ -165,7 +165,7 @@ def test_curves_for_tensorboard_only_where_they_are_asked_for(
     quick(images, weights, tmp_path / "asked", tensorboard=True)
     assert list((tmp_path / "asked/tensorboard").glob("events.*"))
     assert not (finished.run / "tensorboard").exists()
-    monkeypatch.setattr("vitreous.training.track.find_spec", lambda name: None)
+    monkeypatch.setattr("vitreous.training.loop.find_spec", lambda name: None)
     with pytest.raises(UserError, match="tensorboard"):
         quick(images, weights, tmp_path / "refused", tensorboard=True)
     assert not (tmp_path / "refused").exists()

@@ -45,7 +45,6 @@ class World:
         return total
 
     def mean(self, tensor: Tensor) -> Tensor:
-        """The mean over all processes of tensors of one shape."""
         return tensor if self.size == 1 else self.all_reduce(tensor) / self.size
 
     def all_reduce_max(self, tensor: Tensor) -> Tensor:
@@ -58,7 +57,6 @@ class World:
         return largest
 
     def mean_numbers(self, values: Sequence[float]) -> list[float]:
-        """The means over all processes of each number."""
         if self.size == 1:
             return list(values)
         means: list[float] = self.mean(torch.tensor(values, dtype=torch.float64)).tolist()

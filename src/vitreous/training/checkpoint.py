@@ -48,7 +48,6 @@ class Checkpoint:
 
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
-    """Write a checkpoint below `folder`, then remove those that are no longer needed."""
     final = step_folder(folder, checkpoint.step)
     remove_damaged(final)
     with new_folder(final) as place:

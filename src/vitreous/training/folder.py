@@ -125,7 +125,6 @@ def folder_kind(folder: Path) -> str | None:
 
 
 def read_config(folder: Path) -> RunConfig | None:
-    """The configuration of a training that was begun here; None if none was."""
     path = folder / CONFIG
     try:
         if not path.exists():
@@ -249,7 +248,6 @@ def source_digest(source: Source) -> str:
 
 
 def records_of(folder: Path) -> list[dict[str, float]]:
-    """What a run logged: one record per step, and one per evaluation."""
     path = folder / METRICS
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 

@@ -228,7 +228,6 @@ class Labelled:
     def measure(
         self, context: Context, opened: Opened, start: Start, config: RunConfig, network: Network, outcome: Outcome
     ) -> tuple[FitResult, Sequence[str], str]:
-        """How well the kept weights do on the val and the test split."""
         data, training, loader, world = opened.data, opened.training, start.loader, context.world
         if loader.token_labels is not None and world.is_main:
             write_examples(context.folder, loader.token_labels.maps, data.train, training.seed)

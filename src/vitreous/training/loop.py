@@ -11,9 +11,10 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +101,6 @@ class Loop:
 
     @property
     def steps(self) -> int:
-        """To take in all, as far as is known now."""
         return self.schedule.steps
 
     def run(
@@ -123,7 +123,6 @@ class Loop:
         return Outcome(*state, finished, self.remarks)
 
     def _take_steps(self, on_step: Callable[[Event], None], stop: Callable[[], bool]) -> bool:
-        """Take all steps that are left, and say whether it came to the last."""
         if self._due():  # before the first step, or where an interruption came between
             self._evaluate()
             if self.step == self.steps:  # no step will save what was found
@@ -167,7 +166,6 @@ class Loop:
         return parts_done(now, self.training.evaluations) > parts_done(before, self.training.evaluations)
 
     def _batches(self) -> Iterator[tuple[int, Batch]]:
-        """The batches from the present step on, with their epoch."""
         while self.step < self.steps:
             epoch, start = divmod(self.step, self.loader.steps_per_epoch)
             for batch in self.loader.batches(epoch, start):
@@ -296,3 +294,30 @@ def _logged_step(line: str) -> float:
         return float(json.loads(line)["step"])
     except (ValueError, KeyError):
         return math.inf
+
+
+def check_tensorboard() -> None:
+    if find_spec("tensorboard") is None:
+        raise UserError("tensorboard: not installed; pip install 'vitreous[track]', or leave it out.")
+
+
+@contextmanager
+def tracked(on_step: Callable[[Event], None], folder: Path) -> Iterator[Callable[[Event], None]]:
+    """The on_step, which also writes metrics to RUN/tensorboard; `tensorboard --logdir RUN` shows them."""
+    from torch.utils.tensorboard import SummaryWriter
+
+    with ExitStack() as stack:
+        writer: SummaryWriter | None = None
+
+        def both(event: Event) -> None:
+            nonlocal writer
+            if writer is None:  # steps that an interrupted training logged, and that are taken again, are forgotten
+                writer = stack.enter_context(SummaryWriter(str(folder / "tensorboard"), purge_step=event.step))
+            metrics = {f"train/{name}": value for name, value in event.record.items() if name != "step"}
+            metrics["train/images_per_second"] = event.images_per_second
+            metrics |= {f"validation/{name}": value for name, value in (event.evaluation or {}).items()}
+            for name, value in metrics.items():
+                writer.add_scalar(name, value, event.step)
+            on_step(event)
+
+        yield both

@@ -115,7 +115,6 @@ def write_report(
 def write_run_page(
     folder: Path, bundle: Bundle, config: RunConfig, result: FitResult | PretrainResult, seconds: float | None
 ) -> None:
-    """Write the page of a training that has just ended, in about so many seconds."""
     content = _page(folder.resolve().name, str(folder), bundle, Finished(config, result, records_of(folder)), seconds)
     write_file(folder / REPORT, content)
 
@@ -209,7 +208,6 @@ def read_run(folder: Path) -> Finished | None:
 
 
 def _run(place: str, finished: Finished) -> Run:
-    """What a page says of a training."""
     config, result, records = finished
     request, fit = config.request, config.request if isinstance(config.request, FitRequest) else None
     fitted = result if isinstance(result, FitResult) else None

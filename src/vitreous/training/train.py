@@ -38,14 +38,13 @@ from vitreous.training.folder import (
     save_extra,
     training_to_json,
 )
-from vitreous.training.loop import Evaluate, Loop, Outcome
+from vitreous.training.loop import Evaluate, Loop, Outcome, check_tensorboard, tracked
 from vitreous.training.page import restore_run_page, write_run_page
 from vitreous.training.request import FitRequest, PretrainRequest
 from vitreous.training.result import FitResult, FrozenProbe, PretrainResult, read_result
 from vitreous.training.start import Runtime, open_consistent, training_loader
 from vitreous.training.step import StepSchedule
 from vitreous.training.teaching.teacher import MissingTeacher, Teacher
-from vitreous.training.track import check_tensorboard, tracked
 from vitreous.weights.bundle import Bundle, load_bundle, save_bundle
 
 NO_STEPS = "The time that is left is too short to train further: the classifier on frozen features is the result."

@@ -56,7 +56,6 @@ class Unlabelled:
     page: bool = True
 
     def open_data(self, context: Context) -> Data:
-        """With labels or without."""
         return open_images(context.request.data)
 
     def open(self, context: Context, data: Data, saved: RunConfig | None) -> Opened:
@@ -97,7 +96,6 @@ class Unlabelled:
     def measure(
         self, context: Context, opened: Opened, start: Start, config: RunConfig, network: Network, outcome: Outcome
     ) -> tuple[PretrainResult, Sequence[str], str]:
-        """What the last evaluation and the alarms said."""
         unreadable = context.world.union(start.loader.unreadable)
         alarms = context.world.on_main(lambda: logged_alarm(context.folder).sentences)
         context.loaders.close()  # only when the processes have ended their time is known

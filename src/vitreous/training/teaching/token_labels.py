@@ -108,15 +108,7 @@ def _score_places(
 
     view, advice = whole_view(teacher.preprocess), "or a smaller teacher; what it has said so far is kept"
     found = ask(
-        teacher,
-        source,
-        predict,
-        workers,
-        deadline,
-        callbacks,
-        preprocess=view,
-        unreadable_limit=None,
-        advice=advice,
+        teacher, source, predict, workers, deadline, callbacks, preprocess=view, unreadable_limit=None, advice=advice
     )
     for index, scores in found:
         yield [digests[number] for number in index.tolist()], scores
