@@ -111,7 +111,8 @@ def told_of_all(world):
     source = ArraySource("made", images, np.zeros(len(images), dtype=np.int64), ("a",))
     loader = Loader(source, Preprocess(size=(8, 8), mean=(0.5,), std=(0.5,)), Augment(), batch_size=8, world=world)
     assert not world.any_rank(loader.has_unshared)
-    loader._note({2 * world.rank: "gone", 2 * world.rank + 1: "cut short"})
+    names = [source.name(2 * world.rank + number) for number in (0, 1)]
+    loader.unreadable.update(zip(names, ("gone", "cut short"), strict=True))
     assert loader.has_unshared
     with pytest.raises(UserError) as error:
         loader.sync_unreadable()
