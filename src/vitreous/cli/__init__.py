@@ -152,8 +152,7 @@ def verb_table() -> dict[str, str | type[Verb[Any]]]:
 
 
 def _groups() -> dict[str, tuple[str | type[Verb[Any]], ...]]:
-    found: dict[str, tuple[str | type[Verb[Any]], ...]] = import_module("vitreous.verbs").GROUPS
-    return found
+    return import_module("vitreous.verbs").GROUPS
 
 
 def _name(verb: str | type[Verb[Any]]) -> str:
@@ -168,8 +167,7 @@ def load_verb(name: str) -> type[Verb[Any]]:
     if isinstance(verb := verb_table()[name], type):
         return verb
     file, _, kind = verb.partition(".")
-    found: type[Verb[Any]] = getattr(import_module(f"vitreous.verbs.{file}"), kind)
-    return found
+    return getattr(import_module(f"vitreous.verbs.{file}"), kind)
 
 
 def summaries() -> dict[str, dict[str, str]]:

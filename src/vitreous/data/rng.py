@@ -49,8 +49,7 @@ def balanced_order(labels: Index, seed: int, epoch: int = SUBSET_EPOCH) -> Index
     turn = np.arange(len(by_class)) - np.repeat(starts, np.diff(starts, append=len(by_class)))
     rank = np.empty(len(labels), dtype=np.int64)
     rank[order] = np.arange(len(labels))  # within a turn, the random order again
-    found: Index = by_class[np.lexsort((rank[by_class], turn))]
-    return found
+    return by_class[np.lexsort((rank[by_class], turn))]
 
 
 def derived_seed(seed: int, number: int) -> int:

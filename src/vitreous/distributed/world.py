@@ -41,8 +41,7 @@ class World:
         """The sum over all processes of tensors of one shape; gradients flow back to each of them."""
         if self.size == 1:
             return tensor
-        total: Tensor = _AllReduce.apply(tensor)  # type: ignore[no-untyped-call]
-        return total
+        return _AllReduce.apply(tensor)  # type: ignore[no-untyped-call]
 
     def mean(self, tensor: Tensor) -> Tensor:
         return tensor if self.size == 1 else self.all_reduce(tensor) / self.size
@@ -59,8 +58,7 @@ class World:
     def mean_numbers(self, values: Sequence[float]) -> list[float]:
         if self.size == 1:
             return list(values)
-        means: list[float] = self.mean(torch.tensor(values, dtype=torch.float64)).tolist()
-        return means
+        return self.mean(torch.tensor(values, dtype=torch.float64)).tolist()
 
     def mean_number(self, value: float) -> float:
         return self.mean_numbers([value])[0]

@@ -110,9 +110,9 @@ def _attend_alone(block: Block, prefix: Tensor, patches: Tensor) -> Tensor:
     value = F.linear(read, block.attn.qkv.weight[2 * width :], block.attn.qkv.bias[2 * width :])
     z = prefix[:, None] + block.ls1(block.attn.proj(value))[:, :, None]
     if block.norm_first:
-        return z + block.ls2(block.mlp(block.norm2(z)))  # type: ignore[no-any-return]
+        return z + block.ls2(block.mlp(block.norm2(z)))
     z = block.norm1(z)
-    return block.norm2(z + block.ls2(block.mlp(z)))  # type: ignore[no-any-return]
+    return block.norm2(z + block.ls2(block.mlp(z)))
 
 
 def top_classes(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -286,5 +286,4 @@ def _as_rows(digests: Sequence[Digest]) -> Records:
 
 
 def _mapped(path: Path) -> Records:
-    records: Records = np.load(path, mmap_mode="r", allow_pickle=False)
-    return records
+    return np.load(path, mmap_mode="r", allow_pickle=False)

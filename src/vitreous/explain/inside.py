@@ -108,5 +108,4 @@ def _components(tokens: Tensor) -> Tensor:
 def _turn(components: Tensor, before: Tensor) -> Tensor:
     """(3, 3): the rotation or reflection that brings components (N, 3) nearest to those of the layer before."""
     left, _, right = torch.linalg.svd(components.T @ before)
-    turned: Tensor = left @ right
-    return turned
+    return left @ right

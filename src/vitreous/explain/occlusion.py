@@ -82,8 +82,7 @@ def logits_without(model: Network | LeavesPatchesOut, image: Tensor, hidden: Ten
         return model(image.expand(len(keep), -1, -1, -1), keep_ids=keep)
     size = (image.shape[2], image.shape[3])
     cells = hidden.float().reshape(-1, 1, *occluded_grid(model, size))
-    logits: Tensor = model(image * (1 - F.interpolate(cells, size, mode="nearest")))  # 0 is the mean colour
-    return logits
+    return model(image * (1 - F.interpolate(cells, size, mode="nearest")))  # 0 is the mean colour
 
 
 def paint_over(view: Tensor, covered: Tensor, preprocess: Preprocess) -> Tensor:

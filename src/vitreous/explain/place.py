@@ -86,5 +86,4 @@ def _weights(pixels: int, start: float, end: float, step: float, cells: int) -> 
     place = np.clip((centre - start) / step - 0.5, 0, cells - 1)
     made = np.maximum(0, 1 - np.abs(place[:, None] - np.arange(cells)))
     inside = (centre > start) & (centre < end)
-    weights: Map = (made * inside[:, None]).astype(np.float32)
-    return weights
+    return (made * inside[:, None]).astype(np.float32)

@@ -100,8 +100,7 @@ def _gaussian(rows: NDArray[np.floating], columns: NDArray[np.floating], box: tu
     left, top, right, bottom = box
     down = (rows - (top + bottom) / 2) / ((bottom - top) / 4)
     across = (columns - (left + right) / 2) / ((right - left) / 4)
-    made: Map = np.exp(-(down[:, None] ** 2 + across**2) / 2).astype(np.float32)
-    return made
+    return np.exp(-(down[:, None] ** 2 + across**2) / 2).astype(np.float32)
 
 
 BASELINES = ("even", "centre", "centre of what is seen")

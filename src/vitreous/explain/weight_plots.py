@@ -151,8 +151,7 @@ def attention_distances(
         progress(i + 1, count)
     if not found:
         raise UserError(f"{images.name(0)}: neither this image nor any other can be read; give others.")
-    mean: NDArray[np.float32] = np.concatenate(found).mean(axis=0)
-    return mean
+    return np.concatenate(found).mean(axis=0)
 
 
 INK = "#808080"

@@ -138,5 +138,4 @@ def measure_int8(fp32: Engine, int8: Engine, images: LabelledViews) -> Int8Accur
 def correct_predictions(engine: Engine, images: LabelledViews) -> NDArray[np.bool_]:
     """(n,) whether the likeliest class of each image is its label."""
     logits = in_batches(engine.logits, images.views, engine.batch_size)
-    correct: NDArray[np.bool_] = is_right(logits, images.labels).numpy()
-    return correct
+    return is_right(logits, images.labels).numpy()

@@ -158,8 +158,7 @@ class _Streams:
         try:
             request.start_async({0: images})
             request.wait()
-            rows: NDArray[np.float32] = request.get_output_tensor(output).data.copy()
-            return rows
+            return request.get_output_tensor(output).data.copy()
         finally:
             self._idle.put(request)
 

@@ -126,8 +126,7 @@ class ClusterWorker:
     def sources(self) -> list[Source]:
         import ray
 
-        found: list[Source] = ray.get(self.listing)
-        return found
+        return ray.get(self.listing)
 
     @cached_property
     def worker(self) -> PartWorker:

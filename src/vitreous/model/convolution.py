@@ -45,8 +45,7 @@ class PaddedConvolution(Convolution):
         """(B, C, H, W) to (B, outputs, ceil(H / stride), ceil(W / stride))."""
         if self.padded_by_size:
             x = pad_same(x, self.kernel_size[0], self.stride[0])
-        out: Tensor = self._conv_forward(x, self.kernel_weight(), self.bias)
-        return out
+        return self._conv_forward(x, self.kernel_weight(), self.bias)
 
     def kernel_weight(self) -> Tensor:
         return self.weight

@@ -127,8 +127,7 @@ class Separable(Residual):
         self.bn2 = BatchNorm(stage.outputs, c.norm_eps)
 
     def branch(self, x: Tensor) -> Tensor:
-        y: Tensor = self.bn2(self.conv_pw(self.se(self.bn1(self.conv_dw(x)))))
-        return y
+        return self.bn2(self.conv_pw(self.se(self.bn1(self.conv_dw(x)))))
 
 
 class MBConv(Residual):
@@ -148,8 +147,7 @@ class MBConv(Residual):
 
     def branch(self, x: Tensor) -> Tensor:
         y = self.bn2(self.conv_dw(self.bn1(self.conv_pw(x))))
-        out: Tensor = self.bn3(self.conv_pwl(self.se(y)))
-        return out
+        return self.bn3(self.conv_pwl(self.se(y)))
 
 
 class EfficientNet(Network):
@@ -197,8 +195,7 @@ class EfficientNet(Network):
             keys = None
         for number, block in enumerate(self.layers()):
             x = block(x, None if keys is None else keyed_uniform(keys, BLOCKS + number, 1)[:, 0])
-        out: Tensor = self.bn2(self.conv_head(x))
-        return out
+        return self.bn2(self.conv_head(x))
 
     def classify(self, feature_map: Tensor, *, keys: Tensor | None = None) -> Tensor:
         """(B, D, h, w) to (B, K): the classifier reads the mean over all places, of which dropout leaves some out."""
@@ -209,8 +206,7 @@ class EfficientNet(Network):
             y = F.dropout(y, p)
         else:
             y = y * ((keyed_uniform(keys, DROPOUT, y.shape[1]) >= p) / (1 - p)).to(y.dtype)
-        logits: Tensor = self.classifier(y)
-        return logits
+        return self.classifier(y)
 
     def forward(self, images: Tensor, *, keys: Tensor | None = None) -> Tensor:
         return self.classify(self.feature_map(images, keys=keys), keys=keys)

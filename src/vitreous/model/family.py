@@ -91,8 +91,7 @@ def check_one_size(name: str | None, image_size: int | None) -> None:
 
 def network_class(config: ModelConfig) -> type[Network]:
     network = _family(config.family).network
-    found: type[Network] = pkgutil.resolve_name(network) if isinstance(network, str) else network
-    return found
+    return pkgutil.resolve_name(network) if isinstance(network, str) else network
 
 
 def build_network(config: ModelConfig, seed: int | None = 0) -> Network:

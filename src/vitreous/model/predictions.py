@@ -20,8 +20,7 @@ def class_probabilities(logits: Tensor) -> Tensor:
 
 def predicted_class(outputs: A) -> A:
     """(...): the class with the highest logit, probability or vote of (..., K); the first of equal ones."""
-    found: A = outputs.argmax(-1)
-    return found
+    return outputs.argmax(-1)
 
 
 def is_right(outputs: Tensor, targets: Tensor) -> Tensor:

@@ -128,8 +128,7 @@ class Projection(nn.Module):
         self.norm = GroupNorm32(outputs) if normed else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.norm(self.conv(x))
-        return out
+        return self.norm(self.conv(x))
 
 
 class ResNetStage(nn.Module):
@@ -149,8 +148,7 @@ class ResNetStage(nn.Module):
         self.blocks = nn.Sequential(first, *(block(outputs, outputs, 1, False, tf_padding) for _ in range(depth - 1)))
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.blocks(x)
-        return out
+        return self.blocks(x)
 
 
 class Trunk(nn.Module):
@@ -187,8 +185,7 @@ class Trunk(nn.Module):
         check_images(images, self.stem.conv.in_channels)
         # On a CPU channels last is a tenth faster for photographs, and a quarter slower for images of 32 pixels.
         layout = torch.channels_last if self.stem.pooled else torch.contiguous_format
-        out: Tensor = self.norm(self.stages(self.stem(images.contiguous(memory_format=layout))))
-        return out
+        return self.norm(self.stages(self.stem(images.contiguous(memory_format=layout))))
 
 
 class ResNetFeatures(Trunk):
@@ -230,8 +227,7 @@ class ClassifierHead(nn.Module):
         self.fc = Linear(features, classes) if classes else nn.Identity()
 
     def forward(self, y: Tensor) -> Tensor:
-        out: Tensor = self.fc(y)
-        return out
+        return self.fc(y)
 
 
 class BiT(Trunk, Network):
@@ -256,8 +252,7 @@ class BiT(Trunk, Network):
 
     def classify(self, feature_map: Tensor) -> Tensor:
         """(B, D, h, w) to (B, K): the classifier reads the mean over all positions."""
-        logits: Tensor = self.head(feature_map.mean(dim=(2, 3)))
-        return logits
+        return self.head(feature_map.mean(dim=(2, 3)))
 
     def forward(self, images: Tensor, *, keys: Tensor | None = None) -> Tensor:
         return self.classify(self.feature_map(images))

@@ -196,8 +196,7 @@ class ViT(Network):
             y = z[:, self.config.prefix :].mean(dim=1)
             if self.config.pool == "class+mean":
                 y = torch.cat([z[:, 0], y], dim=1)
-        normed: Tensor = self.fc_norm(y)
-        return normed
+        return self.fc_norm(y)
 
     def patchify(self, images: Tensor) -> tuple[Tensor, Grid]:
         """Flattened patches (B, N, C*P*P), row by row, and their grid; of a hybrid, of the stem's feature map."""

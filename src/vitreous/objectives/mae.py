@@ -172,8 +172,7 @@ class Decoder(nn.Module):
         last, count = len(self.blocks) - 1, masked.shape[1]
         for number, block in enumerate(self.blocks):
             z = block(z, layout, read=count if number == last else None)
-        rebuilt: Tensor = self.pred(self.norm(z))
-        return rebuilt
+        return self.pred(self.norm(z))
 
 
 def load_autoencoder(folder: Path, model: Network) -> MaskedAutoencoder:

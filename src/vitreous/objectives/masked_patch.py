@@ -103,8 +103,7 @@ class Colours(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """(B, M, D) to (B, M, colours)."""
-        logits: Tensor = self.pred(tokens)
-        return logits
+        return self.pred(tokens)
 
 
 def corrupt(keys: Tensor, patches: int, settings: MaskedPatch) -> PatchCorruption:

@@ -90,8 +90,7 @@ class Classification(Objective):
         """
         fraction = self.settings.keep_fraction(progress)
         if fraction == 1.0:
-            logits: Tensor = self.model(batch.images, keys=batch.keys, **trace)
-            return logits
+            return self.model(batch.images, keys=batch.keys, **trace)
         patched = require(self.model, LeavesPatchesOut, "keep_schedule")
         height, width = batch.images.shape[2:]
         grid = patched.patch_grid((height, width))

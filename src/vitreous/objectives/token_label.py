@@ -54,8 +54,7 @@ class TokenLabelling(Classification):
     def patch_logits(self, trace: Trace) -> Tensor:
         """(B, M, K): the patches' classifier on the last tokens, normed as the network's own classifier has them."""
         (tokens,) = trace.tokens.values()
-        logits: Tensor = self.patch_classifier(self.model.fc_norm(self.model.norm(tokens[:, trace.prefix :])))
-        return logits
+        return self.patch_classifier(self.model.fc_norm(self.model.norm(tokens[:, trace.prefix :])))
 
     def extras(self) -> Mapping[str, nn.Module]:
         return {"patch_classifier": self.patch_classifier}

@@ -21,8 +21,7 @@ def bias_page(numbers: BiasNumbers) -> str:
 
 def bias_section(models: Sequence[NAMED]) -> Html:
     """A section of a page: the names of models with what was measured of each, in their order and colours."""
-    section: Html = macros("bias_section.html").bias_section(section_content(models))
-    return section
+    return macros("bias_section.html").bias_section(section_content(models))
 
 
 def section_content(models: Sequence[NAMED]) -> dict[str, Any]:

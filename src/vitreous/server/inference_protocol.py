@@ -242,8 +242,7 @@ def _values(output: RequestedOutput, labels: tuple[str, ...], values: Tensor) ->
         return np.array([labels[number] for number in predicted_class(values).tolist()], dtype=object)
     count = output.parameters.get("classification")
     if count is None or output.name == REPRESENTATION:
-        numbers: NDArray[Any] = values.numpy()
-        return numbers
+        return values.numpy()
     if type(count) is not int or count < 1:
         raise ApiError(400, f"{output.name}: classification says how many classes to give, from 1.")
     # (B, count) texts "probability:number:label" of the likeliest classes, as Triton's classification extension

@@ -136,8 +136,7 @@ def join_norms(objective: nn.Module, world: World) -> None:
 
 
 def full_tensor(tensor: Tensor) -> Tensor:
-    full: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-    return full
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
 def shard_like(tensor: Tensor, like: Tensor) -> Tensor:
@@ -147,10 +146,7 @@ def shard_like(tensor: Tensor, like: Tensor) -> Tensor:
     from torch.distributed.tensor import distribute_tensor
 
     sharded: Any = like
-    part: Tensor = distribute_tensor(
-        tensor.to(like.device), sharded.device_mesh, sharded.placements, src_data_rank=None
-    )
-    return part
+    return distribute_tensor(tensor.to(like.device), sharded.device_mesh, sharded.placements, src_data_rank=None)
 
 
 def load_full_state(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:

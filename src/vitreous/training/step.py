@@ -115,8 +115,7 @@ def orthogonalise(matrix: Tensor, steps: int = 5) -> Tensor:
     for _ in range(steps):
         gram = x @ x.T
         x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=_B, alpha=_C), x, beta=_A)
-    result: Tensor = x if wide is matrix else x.T
-    return result
+    return x if wide is matrix else x.T
 
 
 def make_optimizers(objective: Objective, c: Optimizer) -> list[torch.optim.Optimizer]:

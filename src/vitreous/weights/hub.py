@@ -80,7 +80,6 @@ def _watched_bar() -> type[Any]:
             self.received += int(n or 0)
             if self.of_bytes and self.total and self.received > self.total + MAX_EXTRA_BYTES:
                 raise OSError(f"it sends more than the {self.total:,} bytes that it announced")
-            shown: bool | None = super().update(n)
-            return shown
+            return super().update(n)
 
     return WatchedBar

@@ -91,8 +91,7 @@ def architecture_of(config: dict[str, Any] | None) -> str:
 def _pretrained(raw: RawCheckpoint) -> dict[str, Any]:
     """What config.json says of the weights; older folders have its fields one level up."""
     config = raw.config or {}
-    pretrained: dict[str, Any] = config.get("pretrained_cfg") or config
-    return pretrained
+    return config.get("pretrained_cfg") or config
 
 
 def _input_size(raw: RawCheckpoint) -> tuple[int, int] | None:

@@ -132,5 +132,4 @@ def high_pass(images: Tensor, index: Index = (), *, cutoff: float) -> Tensor:
 
 def _filtered(images: Tensor, keep: Tensor) -> Tensor:
     width = images.shape[3]
-    found: Tensor = torch.fft.irfft2(torch.fft.rfft2(images) * keep[:, : width // 2 + 1], s=images.shape[2:])
-    return found
+    return torch.fft.irfft2(torch.fft.rfft2(images) * keep[:, : width // 2 + 1], s=images.shape[2:])

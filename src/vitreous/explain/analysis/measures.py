@@ -149,12 +149,10 @@ def band_noise(size: tuple[int, int, int], band: tuple[float, float], seed: int,
         raise ValueError(f"an image of {size[1]}x{size[2]} has no frequency between {band[0]} and {band[1]}")
     white = generator(seed, 0, index).standard_normal(size)
     filtered = np.fft.irfft2(np.fft.rfft2(white) * inside[:, : size[2] // 2 + 1], size[1:])
-    noise: NDArray[np.float32] = (filtered / np.sqrt(np.mean(filtered**2))).astype(np.float32)
-    return noise
+    return (filtered / np.sqrt(np.mean(filtered**2))).astype(np.float32)
 
 
 def band_mask(size: tuple[int, int], band: tuple[float, float]) -> NDArray[np.bool_]:
     """(H, W), in the order of `np.fft.fft2`: which frequencies are in the band."""
     radius = np.hypot(np.fft.fftfreq(size[0])[:, None], np.fft.fftfreq(size[1])[None, :]) * 2
-    mask: NDArray[np.bool_] = (radius > band[0]) & (radius <= band[1])
-    return mask
+    return (radius > band[0]) & (radius <= band[1])

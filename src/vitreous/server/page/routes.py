@@ -130,8 +130,7 @@ async def start(request: Request) -> Response:
     async with state.page_lock:
         if state.page_start is None:
             state.page_start = await asyncio.to_thread(_start, state.models.values())
-    response: Response = state.page_start
-    return response
+    return state.page_start
 
 
 def _start(models: Iterable[ServedModel]) -> Response:

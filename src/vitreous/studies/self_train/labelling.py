@@ -59,14 +59,12 @@ class Labelling:
     @property
     def labels(self) -> Labels:
         """(n,) the likeliest class of each."""
-        found: Labels = predicted_class(self.probabilities).astype(np.int64)
-        return found
+        return predicted_class(self.probabilities).astype(np.int64)
 
     def margins(self) -> Probabilities:
         """(n,) how much likelier the first class is than the second: where it is small, the label is uncertain."""
         first, second = np.sort(self.probabilities, axis=1)[:, -1:-3:-1].T
-        found: Probabilities = first - second
-        return found
+        return first - second
 
     def before(self, earlier: Labelling | None) -> Labels:
         """(n,) the class that an earlier teacher gave each of these images; -1 where it gave none."""
@@ -79,8 +77,7 @@ class Labelling:
     def changed(self, earlier: Labelling | None) -> Labels:
         """The rows whose label differs from the one that an earlier teacher gave."""
         before = self.before(earlier)
-        found: Labels = np.flatnonzero((before >= 0) & (before != self.labels))
-        return found
+        return np.flatnonzero((before >= 0) & (before != self.labels))
 
 
 def ask_teacher(

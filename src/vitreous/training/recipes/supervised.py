@@ -58,8 +58,7 @@ class DatasetStats:
 
 def with_fields(config: ModelConfig, **overrides: object) -> ModelConfig:
     known = {field.name for field in fields(config)}
-    changed: ModelConfig = replace(config, **{name: new for name, new in overrides.items() if name in known})
-    return changed
+    return replace(config, **{name: new for name, new in overrides.items() if name in known})
 
 
 def labelled(model: ModelConfig, schedule: Schedule = (), smoothing: float = 0.0) -> Supervised:
