@@ -23,7 +23,6 @@ from vitreous import UserError, export_weights
 from vitreous.callbacks import Callbacks
 from vitreous.cli import main
 from vitreous.inference import part_plan
-from vitreous.inference import parts as part_files
 from vitreous.inference.part_plan import ModelRequest
 from vitreous.inference.parts import PartWorker
 from vitreous.inference.ray_cluster import Cluster, _check_reachable, min_processors_per_gpu, open_cluster
@@ -254,7 +253,7 @@ def test_slices_that_are_none(bundle, all_images, tmp_path, subtests):
 
 
 def test_json_lines_where_pyarrow_is_missing(whole, bundle, all_images, tmp_path, monkeypatch):
-    monkeypatch.setattr(part_files, "find_spec", lambda name: None)
+    monkeypatch.setattr(part_plan, "find_spec", lambda name: None)
     done = predict_many(bundle, all_images, tmp_path / "o", engine="torch", embed=True)
     assert done.format == "jsonl"
     lines = [

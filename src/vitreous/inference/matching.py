@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -29,9 +29,6 @@ class MatchedSource:
     @property
     def label_space(self) -> LabelSpace:
         return "all" if self.outputs is None else "data"
-
-    def with_source(self, source: Source) -> MatchedSource:
-        return replace(self, source=source)
 
     def select(self, logits: Tensor) -> Tensor:
         return logits if self.outputs is None else logits[:, list(self.outputs)]

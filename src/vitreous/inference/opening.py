@@ -97,7 +97,19 @@ def open_engine(
     if not isinstance(model, Bundle) and is_engine(Path(model)):
         if merge is not None:
             raise UserError(f"merge: how many tokens {model} merges is part of its graph; leave it out.")
-        return _open_exported(Path(model), engine, precision, preprocess, classifier)
+        if preprocess is not None:
+            raise UserError(
+                f"preprocess: {model} has its own, which is part of its graph; export the model with another."
+            )
+        exported = load_engine(Path(model))
+        runtime, made = exported.metadata.runtime, exported.metadata.precision
+        if engine not in ("auto", runtime):
+            raise UserError(f"engine={engine!r}: {model} was exported for {runtime}; leave the engine out.")
+        if precision not in (None, made):
+            raise UserError(f"precision={precision!r}: {model} was exported in {made}; leave it out.")
+        if classifier and not exported.labels:
+            raise UserError(f"{model}: it has no classifier and so no labels to give.")
+        return exported
     bundle = open_model(model, preprocess, merge)
     if classifier:
         check_classifier(bundle)
@@ -120,26 +132,6 @@ def open_engine(
             "vitreous export MODEL OUT --to openvino --int8 --calibrate DATA."
         )
     return cache.put(convert_model(bundle, engine, builtin_views(bundle.preprocess)))
-
-
-def _open_exported(
-    folder: Path,
-    engine: EngineChoice,
-    precision: Precision | None,
-    preprocess: Preprocess | str | None,
-    classifier: bool,
-) -> InferenceModel:
-    if preprocess is not None:
-        raise UserError(f"preprocess: {folder} has its own, which is part of its graph; export the model with another.")
-    found = load_engine(folder)
-    metadata = found.metadata
-    if engine not in ("auto", metadata.runtime):
-        raise UserError(f"engine={engine!r}: {folder} was exported for {metadata.runtime}; leave the engine out.")
-    if precision not in (None, metadata.precision):
-        raise UserError(f"precision={precision!r}: {folder} was exported in {metadata.precision}; leave it out.")
-    if classifier and not found.labels:
-        raise UserError(f"{folder}: it has no classifier and so no labels to give.")
-    return found
 
 
 def _open_fastest(bundle: Bundle, precision: Precision | None, images: int) -> InferenceModel:

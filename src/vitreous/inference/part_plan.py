@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
@@ -86,10 +87,6 @@ def parse_slice(text: str) -> tuple[int, int]:
     raise UserError(f"part={text!r}: give a slice i/n of the work, from 1/n to n/n, such as 1/8.")
 
 
-def choose_part_size(images: int) -> int:
-    return max(MIN_PART_IMAGES, min(MAX_PART_IMAGES, math.ceil(images / PREFERRED_PARTS)))
-
-
 def digest_names(sources: Sequence[Source]) -> str:
     """64 hexadecimal digits that differ if the name or the place of any image does."""
     digest = sha256()
@@ -117,10 +114,6 @@ def read_plan(out: Path) -> Plan | None:
     return None
 
 
-def create_plan(out: Path, plan: Plan) -> bool:
-    return create_file(out / NOTES / PLAN, json.dumps(asdict(plan), indent=2) + "\n")
-
-
 DIFFERENCES = {
     "preprocess": "with another preprocessing",
     "engine": "that {there.engine} computes, not {asked.engine}",
@@ -133,16 +126,6 @@ DIFFERENCES = {
     "names": "for images with other names or in another order",
 }
 """How the predictions in a folder may differ from what is asked for, the most telling difference first."""
-
-
-def check_plan(out: Path, there: Plan, asked: Plan) -> None:
-    """Refuse to add predictions to a folder that holds others than are asked for."""
-    for name, difference in DIFFERENCES.items():
-        if getattr(there, name) != getattr(asked, name):
-            raise UserError(
-                f"{out}: holds predictions {difference.format(there=there, asked=asked)}; repeat the command that "
-                "began it, or choose another folder."
-            )
 
 
 @dataclass(frozen=True)
@@ -196,3 +179,40 @@ class ModelRequest:
             classifier=self.classifier,
         )
         return found, bundle_digest(bundle)
+
+
+def open_plan(
+    out: Path, request: ModelRequest, sources: Sequence[Source], top: int, embed: bool
+) -> tuple[Plan, tuple[InferenceModel, str]]:
+    """The folder's plan, written if there is none, and the model opened as it says; other predictions are refused."""
+    there, images = read_plan(out), sum(map(len, sources))
+    preferred = request if there is None else request.preferring(there.engine, there.precision)
+    opened, digest = preferred.open(images)
+    engine = opened.engine
+    name, precision = engine.name, engine.precision
+    if there is not None and preferred.engine_preferred:  # the model may have fallen back to fp32
+        name, precision = there.engine, there.precision
+    plan = Plan(
+        model=digest,
+        preprocess=engine.preprocess,
+        engine=name,
+        precision=precision,
+        merge=request.merge,
+        top=top,
+        embed=embed,
+        format=there.format if there is not None else "parquet" if find_spec("pyarrow") is not None else "jsonl",
+        images=images,
+        names=digest_names(sources),
+        part_size=max(MIN_PART_IMAGES, min(MAX_PART_IMAGES, math.ceil(images / PREFERRED_PARTS))),
+    )
+    if there is None:
+        if not create_file(out / NOTES / PLAN, json.dumps(asdict(plan), indent=2) + "\n"):  # another process was faster
+            return open_plan(out, request, sources, top, embed)
+        return plan, (opened, digest)
+    for field, difference in DIFFERENCES.items():
+        if getattr(there, field) != getattr(plan, field):
+            raise UserError(
+                f"{out}: holds predictions {difference.format(there=there, asked=plan)}; repeat the command that began "
+                "it, or choose another folder."
+            )
+    return there, (opened, digest)

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
-from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,17 +27,7 @@ from vitreous.data.source import Source
 from vitreous.errors import UserError
 from vitreous.inference.engine import InferenceModel
 from vitreous.inference.memory_needs import check_inference_memory
-from vitreous.inference.part_plan import (
-    NOTES,
-    Format,
-    ModelRequest,
-    Plan,
-    check_plan,
-    choose_part_size,
-    create_plan,
-    digest_names,
-    read_plan,
-)
+from vitreous.inference.part_plan import NOTES, Format, ModelRequest, Plan, open_plan
 from vitreous.inference.predict import Prediction, named_images, predict_images
 from vitreous.inputs import as_text, read_json
 from vitreous.storage.files import write_file
@@ -85,7 +74,7 @@ def predict_to_folder(
 
     work_slice: (i, n) for the ith of n slices, of which each has every nth part.
     """
-    plan, model = _open_plan(out, request, sources, top, embed)
+    plan, model = open_plan(out, request, sources, top, embed)
     folder, (number, of) = PartFolder(out, plan), work_slice
     parts = range(number - 1, plan.parts, of)
     total = sum(min(plan.part_size, plan.images - part * plan.part_size) for part in parts)
@@ -129,37 +118,6 @@ def predict_to_folder(
             "this model on the machines that did them."
         )
     return PredictedParts(out, plan.format, len(parts), kept, done, unreadable, engines)
-
-
-def _open_plan(
-    out: Path, request: ModelRequest, sources: Sequence[Source], top: int, embed: bool
-) -> tuple[Plan, tuple[InferenceModel, str]]:
-    """The folder's plan, written if there is none, and the model opened as it says."""
-    there, images = read_plan(out), sum(map(len, sources))
-    preferred = request if there is None else request.preferring(there.engine, there.precision)
-    opened, digest = preferred.open(images)
-    engine = opened.engine
-    name, precision = engine.name, engine.precision
-    if there is not None and preferred.engine_preferred:  # the model may have fallen back to fp32
-        name, precision = there.engine, there.precision
-    plan = Plan(
-        model=digest,
-        preprocess=engine.preprocess,
-        engine=name,
-        precision=precision,
-        merge=request.merge,
-        top=top,
-        embed=embed,
-        format=choose_format() if there is None else there.format,
-        images=images,
-        names=digest_names(sources),
-        part_size=choose_part_size(images),
-    )
-    if there is not None:
-        check_plan(out, there, plan)
-    elif not create_plan(out, plan):  # another process was faster
-        return _open_plan(out, request, sources, top, embed)
-    return there or plan, (opened, digest)
 
 
 @dataclass(frozen=True)
@@ -280,10 +238,6 @@ def _row(one: Prediction, embed: bool) -> Row:
     if embed:
         row["embedding"] = None if one.embedding is None else one.embedding.tolist()
     return row
-
-
-def choose_format() -> Format:
-    return "parquet" if find_spec("pyarrow") is not None else "jsonl"
 
 
 def _json_lines(rows: Sequence[Row], embed: bool) -> bytes:

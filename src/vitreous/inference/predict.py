@@ -110,14 +110,11 @@ def predict_images(
             if isinstance(view, ImageError):
                 yield Prediction(name, error=view.reason, temporary=view.temporary)
             else:
-                likeliest = _likeliest(next(probabilities), labels, top) if labels else ()
+                best = ranked_classes(next(probabilities), top) if labels else []
+                likeliest = tuple(LabelScore(labels[k], value) for k, value in best)
                 yield Prediction(name, likeliest, embedding=next(vectors) if embed else None)
         done += len(batch)
         progress(done, count)
-
-
-def _likeliest(probabilities: Tensor, labels: Sequence[str], top: int) -> tuple[LabelScore, ...]:
-    return tuple(LabelScore(labels[k], value) for k, value in ranked_classes(probabilities, top))
 
 
 class ImageList:
