@@ -4,6 +4,7 @@ import torch
 
 from support.variants import random_images, random_model
 from vitreous.model.keyed_random import fold, keyed_uniform
+from vitreous.model.layers import drop_branch
 
 WORD = 2**64
 
@@ -125,4 +126,4 @@ def test_without_keys_torchs_generator_decides_as_ever():
     torch.manual_seed(4)
     kept = torch.rand(64, 1, 1) >= 0.5
     torch.manual_seed(4)
-    assert torch.equal(block._branch(torch.ones(64, 1, 1)), kept * 2.0)
+    assert torch.equal(drop_branch(torch.ones(64, 1, 1), block.drop_path, None), kept * 2.0)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from functools import partial
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -154,7 +153,7 @@ class EfficientNet(Network):
     """An EfficientNet. The classifier starts at 0."""
 
     config: EfficientNetConfig
-    embedding: ClassVar[tuple[str, ...]] = ("conv_stem.", "bn1.")
+    embedding = ("conv_stem.", "bn1.")
 
     def __init__(self, config: EfficientNetConfig, *, seed: int | None = 0) -> None:
         super().__init__()

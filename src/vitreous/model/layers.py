@@ -60,6 +60,8 @@ def drop_branch(x: Tensor, rate: float, uniform: Tensor | None) -> Tensor:
 
     uniform: (B,) in [0, 1) that decides; None: torch's generator.
     """
+    if not rate:
+        return x
     uniform = torch.rand(x.shape[0], device=x.device) if uniform is None else uniform
     kept = uniform[:, None, None] >= rate
     return x * (kept / (1 - rate)).to(x.dtype)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeGuard, TypeVar, cast, runtime_checkable
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self, TypeGuard, TypeVar, cast, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -47,6 +47,8 @@ class Network(nn.Module, ABC):
 
     config: ModelConfig
     embedding: ClassVar[tuple[str, ...]] = ()  # how the names of those parameters begin by which pixels enter
+    hidden_classifier: ClassVar[tuple[str, ...]] = ()  # and of those that are made anew with the classifiers
+    undecayed: ClassVar[tuple[str, ...]] = ()  # how the names of tokens and tables of positions end
 
     @abstractmethod
     def forward(self, images: Tensor, *, keys: Tensor | None = None) -> Tensor:
@@ -78,6 +80,14 @@ class Network(nn.Module, ABC):
         """A network's tensors for images (height, width) of another size; `config.for_size` belongs to them."""
         return state
 
+    def resized(self, image_size: int | tuple[int, int]) -> Self:
+        """The same network for images of another size, to be fine-tuned there: a ViT's positions are resampled."""
+        size = (image_size, image_size) if isinstance(image_size, int) else image_size
+        kind: Any = type(self)
+        network: Self = kind(self.config.for_size(size), seed=None)
+        network.load_state_dict(self.resize(self.state_dict(), self.config, size))
+        return network.to(next(self.parameters())).train(self.training)
+
     @property
     def device(self) -> torch.device:
         """Where its parameters are, and images must be; the CPU without parameters."""
@@ -92,7 +102,7 @@ class Network(nn.Module, ABC):
         for name, parameter in self.named_parameters():
             layer = -1 if name.startswith(self.embedding) else layers.get(id(parameter), self.config.layers)
             kind: Kind = "other"
-            if id(parameter) in classifier:
+            if id(parameter) in classifier or name.startswith(self.hidden_classifier):
                 kind = "classifier"
             elif id(parameter) in norms:
                 kind = "norm"
@@ -100,7 +110,7 @@ class Network(nn.Module, ABC):
                 kind = "embedding"
             elif layer < self.config.layers and parameter.ndim == 2 and name.endswith(".weight"):
                 kind = "matrix"
-            found[name] = ParameterGroup(layer, kind, decayed=parameter.ndim >= 2)
+            found[name] = ParameterGroup(layer, kind, parameter.ndim >= 2 and not name.endswith(self.undecayed))
         return found
 
     def without_classifier(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -56,8 +56,13 @@ def resample_axis(table: Tensor, new: int, how: Resampling) -> Tensor:
     return resample_grid(table, (len(table), 1), (new, 1), how)
 
 
+def learned_2d(rows: Tensor, columns: Tensor, grid: Grid, how: Resampling) -> Tensor:
+    """Positions (rows x columns, D) of a grid from what was learned for rows and for columns, (old, D/2) each."""
+    return join_axes(resample_axis(rows, grid[0], how), resample_axis(columns, grid[1], how))
+
+
 def join_axes(rows: Tensor, columns: Tensor) -> Tensor:
-    """Learned 2-D positions (rows x columns, D): the column's half-embedding (X), then the row's (Y)."""
+    """Of each cell (rows x columns, D) the column's half-embedding (X), then the row's (Y)."""
     shape = (len(rows), len(columns), rows.shape[1])
     return torch.cat([columns[None, :].expand(shape), rows[:, None].expand(shape)], dim=-1).flatten(0, 1)
 

@@ -8,7 +8,6 @@ stem, K classes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -234,7 +233,7 @@ class BiT(Trunk, Network):
     """A BiT. The classifier starts at 0."""
 
     config: BiTConfig
-    embedding: ClassVar[tuple[str, ...]] = ("stem.",)
+    embedding = ("stem.",)
 
     def __init__(self, config: BiTConfig, *, seed: int | None = 0) -> None:
         c = config

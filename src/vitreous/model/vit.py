@@ -6,12 +6,11 @@ T tokens (class token, its like and registers, then patches), D width, h heads, 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -22,20 +21,20 @@ from vitreous.config.model import ViTConfig, grid_of, preset
 from vitreous.config.vit_check import check_image_size
 from vitreous.errors import UserError
 from vitreous.model.attention_window import window_of
+from vitreous.model.convolution import check_images
 from vitreous.model.family import check_weights_fit
 from vitreous.model.initialise import Convolution, Linear, initialise
 from vitreous.model.keyed_random import keyed_uniform
 from vitreous.model.layers import MLP, AttentionPool, LayerScale, PreLogits, drop_branch
 from vitreous.model.merge import Merging
 from vitreous.model.neighbourhood import attend_within
-from vitreous.model.network import LeavesPatchesOut, Network, ParameterGroup, require
+from vitreous.model.network import LeavesPatchesOut, Network, require
 from vitreous.model.position import (
     Grid,
     Layout,
     RelativeBias,
     draw_cells,
-    join_axes,
-    resample_axis,
+    learned_2d,
     resample_grid,
     resample_state,
     sincos_2d,
@@ -44,11 +43,7 @@ from vitreous.model.position import (
 from vitreous.model.resnet import build_stem
 from vitreous.model.trace import Trace
 
-PATCHES, BLOCKS = 0, 1
-"""Streams of `keyed_uniform`: for patch dropout, and for the stochastic depth of block 0, then of block 1 and so on."""
-
-
-_UNDECAYED = re.compile(r"(?:cls_token|dist_token|reg_token|pos_embed\w*|latent|relative_position_bias_table)$")
+PATCHES, BLOCKS = 0, 1  # streams of `keyed_uniform`: patch dropout; stochastic depth of block 0, of block 1, ...
 
 
 class ViT(Network):
@@ -59,7 +54,9 @@ class ViT(Network):
     """
 
     config: ViTConfig
-    embedding: ClassVar[tuple[str, ...]] = ("patch_embed", "cls_token", "dist_token", "reg_token", "pos_embed")
+    embedding = ("patch_embed", "cls_token", "dist_token", "reg_token", "pos_embed")
+    hidden_classifier = ("pre_logits.",)
+    undecayed = ("_token", "latent", "pos_embed", "pos_embed_y", "pos_embed_x", "relative_position_bias_table")
 
     @checked
     def __init__(self, model: str | ViTConfig = "B/16", *, seed: Seed | None = 0, **overrides: Any) -> None:
@@ -103,10 +100,11 @@ class ViT(Network):
         keys: (B,) int64 from which patch dropout and stochastic depth are drawn; None: torch's generator.
         keep_ids: (B, M) indices of the patches to look at; the others are never computed.
         """
-        z = self._encoded(images, keys, keep_ids, trace)
+        z, layout = self.embed(images, keep_ids, keys)
+        z = self.encode(z, layout, trace, self.config.tokens_read, keys)
         if self.head_dist is not None:  # each classifier reads a token of its own
             y, second = z[:, 0], z[:, 1]
-            logits: Tensor = (self.head(y) + self.head_dist(second)) / 2
+            logits = (self.head(y) + self.head_dist(second)) / 2
         else:
             y, second = self.pre_logits(self.pool(z, trace)), None
             logits = self.head(y)
@@ -118,11 +116,8 @@ class ViT(Network):
         self, images: Tensor, *, keys: Tensor | None = None, keep_ids: Tensor | None = None, trace: Trace | None = None
     ) -> Tensor:
         """The image's representation y (B, D), before the classifier."""
-        return self.pool(self._encoded(images, keys, keep_ids, trace), trace)
-
-    def _encoded(self, images: Tensor, keys: Tensor | None, keep_ids: Tensor | None, trace: Trace | None) -> Tensor:
         z, layout = self.embed(images, keep_ids, keys)
-        return self.encode(z, layout, trace, read=self.config.tokens_read, keys=keys)
+        return self.pool(self.encode(z, layout, trace, self.config.tokens_read, keys), trace)
 
     def embed(
         self, images: Tensor, keep_ids: Tensor | None = None, keys: Tensor | None = None
@@ -131,8 +126,9 @@ class ViT(Network):
         if keep_ids is not None:
             require(self, LeavesPatchesOut, "keep_ids")  # a hybrid cannot
         patches, grid = self.patchify(images)
-        if keep_ids is None:
-            keep_ids = self._drop_patches(patches, grid, keys)
+        if keep_ids is None and self.training and (dropped := self.config.patch_dropout):
+            uniform = None if keys is None else keyed_uniform(keys, PATCHES, grid[0] * grid[1])
+            keep_ids = draw_cells(len(patches), grid, 1 - dropped, uniform).to(patches.device)
         if keep_ids is not None:
             patches = take_cells(patches, keep_ids)
         return self.place(self.patch_embed(patches), grid, keep_ids)
@@ -162,16 +158,16 @@ class ViT(Network):
         saves most of its work and changes nothing in them. A trace sees all tokens.
         Tokens that were merged on the way are given apart again, each as what they became: so a mean counts all.
         """
-        c, depth = self.config, len(self.blocks)
-        counts = c.merges(z.shape[1] - layout.prefix) if c.merge else ()
-        merging = Merging(layout.prefix, counts, tracked=read is None or trace is not None) if counts else None
+        c, depth, merging = self.config, len(self.blocks), None
+        if c.merge:
+            counts = c.merges(z.shape[1] - layout.prefix)
+            merging = Merging(layout.prefix, counts, tracked=read is None or trace is not None)
         if trace is not None:
             trace.check(depth)
             trace.embedded, trace.grid, trace.prefix, trace.keep_ids = z, layout.grid, layout.prefix, layout.keep_ids
+        keys = keys if self.training and c.drop_path else None  # of stochastic depth
         for layer, block in enumerate(self.blocks):
-            uniform = (
-                keyed_uniform(keys, BLOCKS + layer, 2) if keys is not None and self.training and c.drop_path else None
-            )
+            uniform = None if keys is None else keyed_uniform(keys, BLOCKS + layer, 2)
             if trace is not None and trace.wants(layer, depth):
                 record = partial(trace.record_attention, layer) if trace.explicit(layer) else None
                 z = block(z if merging is None else merging.undo(z), layout, None, record, uniform, merging)
@@ -181,8 +177,8 @@ class ViT(Network):
                 z = block(z, layout, read if layer == depth - 1 else None, None, uniform, merging)
             if trace is not None and merging is not None and (groups := merging.groups()) is not None:
                 trace.groups[layer] = groups
-        tokens: Tensor = self.norm(z)
-        return tokens if merging is None or read is not None else merging.undo(tokens)
+        z = self.norm(z)
+        return z if merging is None or read is not None else merging.undo(z)
 
     def pool(self, z: Tensor, trace: Trace | None = None) -> Tensor:
         """Equation 4: y, (B, D), of the encoded tokens: the class token, or what the config's `pool` makes of them."""
@@ -201,11 +197,7 @@ class ViT(Network):
     def patchify(self, images: Tensor) -> tuple[Tensor, Grid]:
         """Flattened patches (B, N, C*P*P), row by row, and their grid; of a hybrid, of the stem's feature map."""
         c, p = self.config, self.config.patch
-        if images.ndim != 4 or images.shape[1] != c.channels:
-            raise UserError(
-                f"images of shape {tuple(images.shape)}: expected (B, {c.channels}, H, W); "
-                "convert the images, or build the model with that number of channels."
-            )
+        check_images(images, c.channels)
         check_image_size((images.shape[2], images.shape[3]), p, c.pad)
         if c.pad:
             images = F.pad(images, (0, -images.shape[3] % p, 0, -images.shape[2] % p))
@@ -222,8 +214,7 @@ class ViT(Network):
         if c.position == "learned-1d":
             return resample_grid(self.pos_embed[0, c.prefix_positions :], c.grid, grid, c.position_resampling)
         if c.position == "learned-2d":
-            rows = resample_axis(self.pos_embed_y, grid[0], c.position_resampling)
-            return join_axes(rows, resample_axis(self.pos_embed_x, grid[1], c.position_resampling))
+            return learned_2d(self.pos_embed_y, self.pos_embed_x, grid, c.position_resampling)
         if c.position == "sincos-2d":
             return sincos_2d(grid, c.width, trained=c.sincos_grid or c.grid).to(self.patch_embed.proj.weight)
         return None
@@ -236,16 +227,7 @@ class ViT(Network):
             tokens = torch.cat([tokens[:, :placed] + self.pos_embed[:, :placed], tokens[:, placed:]], dim=1)
         return tokens
 
-    def resized(self, image_size: int | tuple[int, int]) -> ViT:
-        """The same model with its positions resampled to another resolution, to be fine-tuned there."""
-        size = (image_size, image_size) if isinstance(image_size, int) else image_size
-        state, config = resample_state(self.state_dict(), self.config, size)
-        model = ViT(config, seed=None)
-        model.load_state_dict(state)
-        return model.to(self.patch_embed.proj.weight).train(self.training)
-
     def with_merge(self, merge: int) -> ViT:
-        """The same network, with the same weights in memory, that merges so many tokens per block; 0 for none."""
         twin = copy(self)
         twin.config = replace(self.config, merge=merge)
         return twin
@@ -271,23 +253,6 @@ class ViT(Network):
     @classmethod
     def resize(cls, state: dict[str, Tensor], config: ViTConfig, size: tuple[int, int]) -> dict[str, Tensor]:
         return resample_state(state, config, size)[0]
-
-    def parameter_groups(self) -> dict[str, ParameterGroup]:
-        """As of every network, but tokens and positions are tables that are not decayed."""
-        groups = super().parameter_groups()
-        for name, group in groups.items():
-            if _UNDECAYED.search(name):
-                groups[name] = group._replace(decayed=False)
-            elif name.startswith("pre_logits."):
-                groups[name] = group._replace(kind="classifier")
-        return groups
-
-    def _drop_patches(self, patches: Tensor, grid: Grid, keys: Tensor | None) -> Tensor | None:
-        """Patch dropout: the cells (B, M) that are left of each image while training."""
-        if not self.training or not self.config.patch_dropout:
-            return None
-        uniform = None if keys is None else keyed_uniform(keys, PATCHES, grid[0] * grid[1])
-        return draw_cells(len(patches), grid, 1 - self.config.patch_dropout, uniform).to(patches.device)
 
 
 class PatchProjection(nn.Module):
@@ -331,16 +296,14 @@ class Block(nn.Module):
 
         uniform: (B, 2) in [0, 1) that decides on stochastic depth of the two branches; None: torch's generator.
         """
+        first, rate = self.norm_first, self.drop_path if self.training else 0.0
         one, two = (None, None) if uniform is None else uniform.unbind(dim=1)
-        attended = self.attn(self.norm1(z) if self.norm_first else z, layout, read, record, merging)
-        z = z[:, :read] + self._branch(self.ls1(attended), one)
-        z = z if self.norm_first else self.norm1(z)
+        attended = self.attn(self.norm1(z) if first else z, layout, read, record, merging)
+        z = z[:, :read] + drop_branch(self.ls1(attended), rate, one)
+        z = z if first else self.norm1(z)
         z = z if merging is None else merging.merge(z)
-        z = z + self._branch(self.ls2(self.mlp(self.norm2(z) if self.norm_first else z)), two)
-        return z if self.norm_first else self.norm2(z)
-
-    def _branch(self, x: Tensor, uniform: Tensor | None = None) -> Tensor:
-        return drop_branch(x, self.drop_path, uniform) if self.training and self.drop_path else x
+        z = z + drop_branch(self.ls2(self.mlp(self.norm2(z) if first else z)), rate, two)
+        return z if first else self.norm2(z)
 
 
 class Attention(nn.Module):
