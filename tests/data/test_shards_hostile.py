@@ -2,7 +2,6 @@
 
 import gzip
 import io
-import logging
 import pickle
 import tarfile
 from pathlib import Path
@@ -56,24 +55,23 @@ def test_a_name_that_leads_elsewhere(tmp_path, subtests):
     assert len(said) == 1
 
 
-def test_pickles_are_skipped_and_never_read(tmp_path, caplog):
+def test_pickles_are_skipped_and_never_read(tmp_path):
     """Tensors beside the images, as their owners made the shards, do not keep anybody from the images."""
-    caplog.set_level(logging.INFO, "vitreous")
     pickles = [(name, pickle.dumps(Path)) for name in PICKLES]
     make_tar(tmp_path / "x.tar", [*samples(3), *pickles, *samples(2, first=3)])
-    source = open_data(tmp_path).train
-    assert [source.key(i) for i in range(5)] == [f"{i:05d}.jpg" for i in range(5)]
-    (said,) = [message for message in caplog.messages if "skipped" in message]
+    opened, again = open_data(tmp_path), open_data(tmp_path)  # the second time from the cached index
+    assert [opened.train.key(i) for i in range(5)] == [f"{i:05d}.jpg" for i in range(5)]
+    (said,) = opened.notes
+    assert "skipped" in said
     assert f"{len(PICKLES)} of the kind pickle" in said
+    assert again.notes == opened.notes
 
 
-def test_what_has_no_content_is_skipped_and_said(tmp_path, subtests, caplog):
+def test_what_has_no_content_is_skipped_and_said(tmp_path, subtests):
     """A hard link's header may say the size of the file that it leads to, and has no bytes of its own all the same."""
-    caplog.set_level(logging.INFO, "vitreous")
     for kind, code in SKIPPED.items():
         for size in (0, 700):
             with subtests.test(kind, size=size):
-                caplog.clear()
                 path = make_tar(tmp_path / "x.tar", [*samples(3), (special("3.jpg", code), b""), *samples(2, first=4)])
                 content = bytearray(path.read_bytes())
                 start = content.index(b"3.jpg\0")
@@ -81,10 +79,11 @@ def test_what_has_no_content_is_skipped_and_said(tmp_path, subtests, caplog):
                 info.size = size
                 content[start : start + 512] = info.tobuf(tarfile.PAX_FORMAT)
                 path.write_bytes(content)
-                source = open_data(tmp_path).train
+                opened = open_data(tmp_path)
+                source = opened.train
                 assert [source.key(i) for i in range(5)] == [f"{i:05d}.jpg" for i in (0, 1, 2, 4, 5)]
                 assert source.content(4) == jpeg(5)
-                assert any(f"1 of the kind {kind}" in message for message in caplog.messages)
+                assert any(f"1 of the kind {kind}" in note for note in opened.notes)
 
 
 def test_what_is_no_file(tmp_path, subtests):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -88,6 +88,7 @@ class ShardIndex:
     shards: tuple[Shard, ...]
     classes: tuple[str, ...]
     rows: ShardRows
+    skipped: dict[str, int] = field(default_factory=dict)  # members that cannot be images, by kind: "symbolic link"
 
     @property
     def starts(self) -> NDArray[np.int64]:
@@ -101,6 +102,7 @@ def write_index(index: ShardIndex, path: Path) -> str:
     rows = {"file": ROWS, "bytes": path.stat().st_size, "sha256": sha256_file(path)}
     shards = [{key: value for key, value in asdict(shard).items() if value is not None} for shard in index.shards]
     fields = {"generator": GENERATOR, "format": FORMAT, "classes": index.classes, "rows": rows}
+    fields |= {"skipped": index.skipped} if index.skipped else {}
     return json.dumps({**fields, "shards": shards}, indent=1) + "\n"
 
 
@@ -108,7 +110,7 @@ def read_index(page: IndexPage, path: Path, places: tuple[str, ...], where: str)
     """The index that a page and a file of rows make up, found to be whole; `where` is what errors call the page."""
     if sha256_file(path) != page.rows_sha256:
         raise UserError(f"{path}: damaged or changed since it was written; restore it from a copy.")
-    index = ShardIndex(places, page.shards, page.classes, load_rows(path))
+    index = ShardIndex(places, page.shards, page.classes, load_rows(path), page.skipped)
     if rows_note(path) != _described(page.shards, page.classes):
         raise UserError(f"{where}: damaged or changed since it was written; restore it from a copy.")
     check_rows(index, where)
@@ -127,6 +129,7 @@ class IndexPage:
     classes: tuple[str, ...]
     rows_bytes: int
     rows_sha256: str
+    skipped: dict[str, int]
 
 
 def parse_index(text: str, where: str) -> IndexPage:
@@ -136,10 +139,11 @@ def parse_index(text: str, where: str) -> IndexPage:
             raise UserError(f"{where}: of format {found['format']!r:.40}; read it with the vitreous that wrote it.")
         shards = tuple(Shard(**shard) for shard in found["shards"])
         classes, rows = tuple(found["classes"]), found["rows"]
-        page = IndexPage(shards, classes, rows["bytes"], rows["sha256"])
+        page = IndexPage(shards, classes, rows["bytes"], rows["sha256"], dict(found.get("skipped", {})))
         right = all(_is_right(shard) for shard in shards) and all(isinstance(name, str) for name in classes)
         whole = _is_count(page.rows_bytes) and is_sha256(page.rows_sha256) and rows["file"] == ROWS
-    except (KeyError, TypeError):
+        whole = whole and all(map(_is_count, page.skipped.values()))
+    except (KeyError, TypeError, ValueError):
         right = whole = False
     if not (right and whole) or not shards:
         raise UserError(f"{where}: not an index that `vitreous data pack` writes; restore it from a copy.")

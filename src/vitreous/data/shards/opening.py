@@ -56,7 +56,7 @@ def open_shards(place: str | Path, *, labelled: bool = True) -> Data:
     labelled: False takes images without labels too.
     """
     index = _find(str(place))
-    data = _data(index)
+    data = _data(index, str(place))
     if labelled:
         if not index.classes:
             raise NoClassesError(f"{place}: these shards have no labels (.cls); pack them from labelled data.")
@@ -78,7 +78,7 @@ def shards_name(place: str) -> str:
     return re.sub(r"[-_.]*\d*$", "", name) if path.endswith(".tar") else name
 
 
-def _data(index: ShardIndex) -> Data:
+def _data(index: ShardIndex, place: str) -> Data:
     starts, splits = index.starts, dict[Split, Source]()
     for split in ("train", "val", "test"):
         parts = [
@@ -89,7 +89,9 @@ def _data(index: ShardIndex) -> Data:
         if parts:
             rows = np.concatenate(parts)
             splits[split] = ShardSource(index, rows, index.rows.label[rows].astype(np.int64), index.classes)
-    return Data(splits, index.classes)
+    kinds = ", ".join(f"{count:,} of the kind {kind}" for kind, count in sorted(index.skipped.items()))
+    notes = (f"{place}: skipped members of the shards that cannot be images: {kinds}.",) if kinds else ()
+    return Data(splits, index.classes, notes)
 
 
 def _find(place: str) -> ShardIndex:

@@ -89,16 +89,13 @@ def scan_shards(places: Sequence[str]) -> ShardIndex:
         shards.append(Shard(name, split_of(name), sizes[place], len(samples)))
     if not len(names):
         raise UserError(f"{places[0]}: no images in it, nor in the {len(places) - 1:,} shards after it; check them.")
-    if skipped:
-        kinds = ", ".join(f"{count:,} of the kind {kind}" for kind, count in sorted(skipped.items()))
-        log.info(f"{places[0]}: skipped members of the shards that cannot be images: {kinds}.")
     classes = order_classes(numbers) if numbers else ()
     number = {name: number for number, name in enumerate(classes)}
     ordered = np.array([*(number[name] for name in numbers), -1], dtype=np.int32)
     offsets: NDArray[np.int64] = np.frombuffer(offset, dtype=np.int64)
     lengths: NDArray[np.int32] = np.frombuffer(length, dtype=np.int32)
     rows = ShardRows(offsets, lengths, ordered[np.frombuffer(label, dtype=np.int32)], names)
-    index = ShardIndex(tuple(places), tuple(shards), classes, rows)
+    index = ShardIndex(tuple(places), tuple(shards), classes, rows, dict(skipped))
     check_rows(index, places[0])
     _store_index(index, versions)
     return index
