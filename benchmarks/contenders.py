@@ -21,7 +21,6 @@ import numpy as np
 import torch
 
 from vitreous.config.data import Preprocess
-from vitreous.config.engine import EngineChoice
 from vitreous.memory import SWITCH
 
 CALIBRATED = 300
@@ -100,7 +99,7 @@ def _contend(name: str, exports: Exports, turns: Connection) -> None:
 class Vitreous:
     """`vitreous predict`, with a model that is kept open."""
 
-    def __init__(self, exports: Exports, engine: EngineChoice) -> None:
+    def __init__(self, exports: Exports, engine: str) -> None:
         from vitreous.memory import keep_memory
         from vitreous.weights.bundle import load_bundle
 

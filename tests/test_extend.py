@@ -1,4 +1,4 @@
-"""What a stranger can add without touching the package: an objective, a family of networks, a verb.
+"""What a stranger can add without touching the package: an objective, a family of networks, an engine, a verb.
 
 `docs/extend.md` walks through them; its code is this file's.
 """
@@ -18,11 +18,13 @@ from safetensors.torch import load_file
 
 import generate
 import vitreous
+from support.colours import COLOURS, make_bundle, make_images
 from support.commands import check_refused, run_command
-from support.extensions import conv_family, dark_verb, quadrant_objective
+from support.extensions import conv_family, dark_verb, export_engine, quadrant_objective
 from support.killing import check_killed_and_resumed
 from vitreous.callbacks import Callbacks
 from vitreous.data.batch import Batch, ViewBatch
+from vitreous.inference.engines import ENGINES
 from vitreous.model.family import FAMILIES
 from vitreous.objectives.build import OBJECTIVES
 from vitreous.training.recipes.pretrain import PRETRAINING
@@ -190,6 +192,57 @@ def test_fit_trains_whatever_a_recipe_describes(tmp_path, images, monkeypatch, m
     assert (tmp_path / "run" / "decoder").is_dir() == (method == "mae")
 
 
+# An engine
+
+
+@pytest.fixture
+def pt2(tmp_path, monkeypatch):
+    """A bundle and its images, with one engine more."""
+    monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setitem(ENGINES, "pt2", export_engine.KIND)
+    return make_bundle(tmp_path / "bundle"), make_images(tmp_path / "photos")
+
+
+def test_the_engine_takes_at_most_60_lines():
+    assert len((HERE / "support" / "extensions" / "export_engine.py").read_text().splitlines()) <= 60
+
+
+def test_the_engine_predicts(pt2, tmp_path):
+    """The command and Python know it, for a model and for what was exported for it; the checks list it."""
+    bundle, images = pt2
+    found = run_command("predict", bundle, images, "--engine", "pt2", "--json")
+    records = [json.loads(line) for line in found.stdout.splitlines()]
+    assert [one["label"] for one in records] == [colour for colour in COLOURS for _ in range(4)]
+    expected = vitreous.predict(bundle, images, engine="torch")
+    assert [one["score"] for one in records] == pytest.approx([one.score for one in expected], abs=1e-5)
+    check_refused(run_command("predict", bundle, images, "--engine", "pt3"), "--engine")
+    with pytest.raises(vitreous.UserError, match=r"engine='pt3'.*auto or one of torch, openvino, onnx, pt2"):
+        vitreous.predict(bundle, images, engine="pt3")
+    with pytest.raises(vitreous.UserError, match="precision='int8'"):
+        vitreous.predict(bundle, images, engine="pt2", precision="int8")
+    out = vitreous.export_weights(bundle, tmp_path / "exported", to="pt2")
+    assert (out / "model.pt2").is_file()
+    assert vitreous.predict(out, images) == vitreous.predict(bundle, images, engine="pt2")
+
+
+def test_bench_measures_the_engine(pt2, monkeypatch):
+    bundle, images = pt2
+    for slower in ("openvino", "onnx"):
+        monkeypatch.setitem(ENGINES, slower, replace(ENGINES[slower], needs=("not_installed",)))
+    row = next(row for row in vitreous.bench(bundle, data=images, batch_sizes=[1]).rows if row.engine == "pt2")
+    assert (row.accuracy, row.best_batch) == (1.0, 16)
+    assert row.images_per_second > 0
+
+
+def test_an_engine_that_computes_otherwise_is_refused(pt2, monkeypatch):
+    """Its probabilities are taken for logits."""
+    bundle, images = pt2
+    wrong = replace(export_engine.KIND, convert=lambda program, names, _: (program, ["logits", "", names[-1]]))
+    monkeypatch.setitem(ENGINES, "pt2", wrong)
+    with pytest.raises(vitreous.UserError, match=r"torch\.export does not compute what the network does"):
+        vitreous.predict(bundle, images, engine="pt2")
+
+
 # A verb
 
 
@@ -265,7 +318,7 @@ def test_the_verb_is_on_the_page_of_commands(find_dark):
 def test_the_code_on_the_page_is_the_code_that_runs(subtests):
     page = (HERE.parent / "docs" / "extend.md").read_text()
     blocks = re.findall(r"^( *)```python\n(.*?)^ *```", page, re.S | re.M)
-    assert len(blocks) == 9
+    assert len(blocks) == 11
     files = [path.read_text() for path in (HERE / "support" / "extensions").glob("*.py")]
     for number, (indent, block) in enumerate(blocks):
         code = "".join(line.removeprefix(indent) for line in block.splitlines(keepends=True))

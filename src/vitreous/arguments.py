@@ -11,7 +11,7 @@ import inspect
 import math
 import os
 import reprlib
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from difflib import get_close_matches
 from functools import cache, wraps
@@ -78,6 +78,16 @@ class Wanted:
     words: str
 
 
+@dataclass(frozen=True)
+class OneOf:
+    """A name that has a row in a table, to which rows can be added: it is read when a value is checked."""
+
+    names: Callable[[], Collection[str]]
+
+    def __str__(self) -> str:
+        return f"one of {', '.join(self.names())}"
+
+
 Count = Annotated[int, Range(1)]
 Fraction = Annotated[float, Range(0, 1)]
 PositiveFraction = Annotated[float, Range(above=0, most=1)]
@@ -88,6 +98,7 @@ Seed = Annotated[int, Range(0, 2**31 - 1)]
 Workers = Annotated[int, Range(0)]
 SideLength = Annotated[int, Range(1)]
 TokenMerge = Annotated[int, Range(0)]
+Precision = Literal["fp32", "int8"]  # of the numbers in the large products
 Epochs = Annotated[float, Range(above=0, most=1e9)]
 Budget = Annotated[str, Wanted("a time with its unit, such as 90s, 5m or 1h30m")]
 WorkSlice = Annotated[str, Wanted("a share i/n of the work, from 1/n to n/n, such as 1/8")]
@@ -208,6 +219,8 @@ def _take_annotated(value: object, hint: Any) -> Any:
     for remark in remarks:
         if isinstance(remark, Range) and taken not in remark:
             raise _UnfitError(value, hint, near=True)
+        if isinstance(remark, OneOf) and taken not in remark.names():
+            raise _UnfitError(value, hint, near=True)
     return taken
 
 
@@ -307,6 +320,8 @@ def _word(hint: Any, beside: Sequence[Any]) -> str:
         kind, *remarks = get_args(hint)
         if words := [remark.words for remark in remarks if isinstance(remark, Wanted)]:
             return words[0]
+        if tables := [remark for remark in remarks if isinstance(remark, OneOf)]:
+            return str(tables[0])
         return " ".join([wanted(kind), *(str(remark) for remark in remarks if isinstance(remark, Range))])
     if origin is Literal:
         choices = [str(choice) for choice in get_args(hint)]

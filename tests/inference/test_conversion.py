@@ -18,7 +18,7 @@ from vitreous import UserError, export_weights, predict
 from vitreous.inference import conversion
 from vitreous.inference.conversion import convert_model
 from vitreous.inference.engine_folder import is_engine, load_engine
-from vitreous.inference.engines import CONVERTED, ENGINES
+from vitreous.inference.engines import ENGINES, converted_variants
 from vitreous.inference.graph import output_names, trace_graph
 from vitreous.inference.openvino import OpenVinoEngine
 from vitreous.inference.samples import builtin_views
@@ -26,7 +26,7 @@ from vitreous.inference.samples import builtin_views
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module", params=list(dict(CONVERTED)))
+@pytest.fixture(scope="module", params=list(dict(converted_variants())))
 def exported(request, tmp_path_factory):
     """A plain ViT of two blocks, exported to each runtime."""
     bundle = tiny_bundle()
@@ -100,7 +100,7 @@ def plain():
     return SimpleNamespace(
         bundle=bundle,
         program=program,
-        **{name: ENGINES[name].convert(program, names, {}) for name in dict(CONVERTED)},
+        **{name: ENGINES[name].convert(program, names, {}) for name in dict(converted_variants())},
     )
 
 

@@ -4,7 +4,6 @@ import re
 import tomllib
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args
 
 import numpy as np
 import onnxruntime
@@ -12,20 +11,20 @@ import pytest
 import torch
 
 from support.tiny_networks import assert_same, random_images, tiny_bundle
-from vitreous.config.engine import ConvertedEngine, EngineChoice, EngineName
 from vitreous.inference import conversion
 from vitreous.inference.conversion import convert_model
-from vitreous.inference.engines import CONVERTED, ENGINES
+from vitreous.inference.engines import ENGINES, converted_variants
 from vitreous.inference.graph import MAX_BATCH_SIZE, trace_graph
 from vitreous.inference.openvino import split_chunks
 
 
 def test_a_row_of_the_table_is_all_that_an_engine_needs():
     """What a person may choose, and what `pip install 'vitreous[...]'` brings, are the table's rows."""
-    converted = dict(CONVERTED)
-    assert get_args(EngineName) == tuple(ENGINES)
-    assert get_args(EngineChoice) == ("auto", *ENGINES)
-    assert get_args(ConvertedEngine) == tuple(converted)
+    converted = dict(converted_variants())
+    assert set(ENGINES) == {"torch", *converted}
+    page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
+    assert f"--engine auto|{'|'.join(ENGINES)} " in page
+    assert f"--to huggingface|timm|google|{'|'.join(converted)} " in page
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     for name in converted:
         brought = {re.split(r"[^a-z]", one)[0] for one in project["optional-dependencies"][name]}
@@ -68,7 +67,7 @@ SEPARATE = {
 def convert_once(bundle, images):
     """(runtime, what `convert_model` makes) for each runtime, of a graph that is traced and compiled once."""
     program = trace_graph(bundle.model, bundle.preprocess)
-    for name in dict(CONVERTED):
+    for name in dict(converted_variants()):
         engines = []
 
         def engine(*given, make=ENGINES[name].engine, engines=engines):

@@ -14,6 +14,7 @@ from vitreous.config.train import Optimizer, Training
 from vitreous.distributed.world import World
 from vitreous.inference import memory_needs as needs
 from vitreous.model.family import count_forward_bytes, count_parameters
+from vitreous.training.memory_needs import check_training_memory, training_bytes
 from vitreous.weights.bundle import Bundle
 
 
@@ -53,49 +54,45 @@ def training(**changes):
 
 
 def test_a_training_needs_weights_gradients_moments_and_a_batch():
-    plain = needs.training_bytes(training(batch_size=64), images=1000)
+    plain = training_bytes(training(batch_size=64), images=1000)
     weights = 4 * count_parameters(training().model)
     assert plain > 4 * weights
-    assert needs.training_bytes(training(batch_size=64, ema=0.9), 1000) - plain == weights
-    assert plain - needs.training_bytes(training(batch_size=64, optimizer=Optimizer(name="sgd")), 1000) == weights
-    assert needs.training_bytes(training(batch_size=64), images=16) == needs.training_bytes(
-        training(batch_size=16), images=1000
-    )
-    parts = needs.training_bytes(training(batch_size=64, accumulate=4), 1000)
+    assert training_bytes(training(batch_size=64, ema=0.9), 1000) - plain == weights
+    assert plain - training_bytes(training(batch_size=64, optimizer=Optimizer(name="sgd")), 1000) == weights
+    assert training_bytes(training(batch_size=64), images=16) == training_bytes(training(batch_size=16), images=1000)
+    parts = training_bytes(training(batch_size=64, accumulate=4), 1000)
     assert parts < plain
 
 
 def test_hidden_patches_need_nothing_and_views_add_up():
-    plain = needs.training_bytes(training(batch_size=64), 1000)
-    assert needs.training_bytes(training(batch_size=64, objective=Mae(mask=0.75)), 1000) < plain
-    assert needs.training_bytes(training(batch_size=64, objective=Dino()), 1000) > 2 * plain
+    plain = training_bytes(training(batch_size=64), 1000)
+    assert training_bytes(training(batch_size=64, objective=Mae(mask=0.75)), 1000) < plain
+    assert training_bytes(training(batch_size=64, objective=Dino()), 1000) > 2 * plain
 
 
 def test_each_process_has_images_for_every_part_of_a_step():
     """Of 14 images four processes get 3, 4, 3 and 4; in pairs, 2, 4, 4 and 4."""
-    needs.check_training_memory(training(batch_size=14, accumulate=3), 1000, World(size=4))
+    check_training_memory(training(batch_size=14, accumulate=3), 1000, World(size=4))
     with pytest.raises(UserError, match=r"4 .*2 .*accumulate=3"):
-        needs.check_training_memory(
-            training(batch_size=14, accumulate=3, augment=Augment(mixup=0.5)), 1000, World(size=4)
-        )
+        check_training_memory(training(batch_size=14, accumulate=3, augment=Augment(mixup=0.5)), 1000, World(size=4))
 
 
 def test_processes_of_one_machine_share_its_memory_and_a_gpu_has_its_own(monkeypatch):
     asked = training(batch_size=64)
-    one = needs.training_bytes(training(batch_size=16), 1000)
+    one = training_bytes(training(batch_size=16), 1000)
     monkeypatch.setattr("vitreous.memory.available_memory", lambda: int(3.5 * one))
-    needs.check_training_memory(asked, 1000, World(size=4), beside=3)
+    check_training_memory(asked, 1000, World(size=4), beside=3)
     with pytest.raises(UserError, match=r"\b16 .*4 "):
-        needs.check_training_memory(asked, 1000, World(size=4), beside=4)
-    needs.check_training_memory(asked, 1000, World(size=4, sharded=True), beside=4)  # each has a quarter of the weights
-    needs.check_training_memory(asked, 1000, World(size=4, device=torch.device("cuda")), beside=4)
+        check_training_memory(asked, 1000, World(size=4), beside=4)
+    check_training_memory(asked, 1000, World(size=4, sharded=True), beside=4)  # each has a quarter of the weights
+    check_training_memory(asked, 1000, World(size=4, device=torch.device("cuda")), beside=4)
 
 
 def test_what_does_not_fit_is_refused_with_both_numbers(monkeypatch):
     monkeypatch.setattr("vitreous.memory.available_memory", lambda: 100_000_000)
-    needs.check_training_memory(training(batch_size=1), 1000)
+    check_training_memory(training(batch_size=1), 1000)
     with pytest.raises(UserError, match=r"32x32 .*999 .* 100 "):
-        needs.check_training_memory(training(batch_size=10**9), 999)
+        check_training_memory(training(batch_size=10**9), 999)
     model = ViT("Ti/16@32", classes=10)
     bundle = Bundle(model, Preprocess(size=(32, 32)), tuple("abcdefghij"), {}, Path("b"))
     needs.check_inference_memory(model.config, bundle.preprocess, 8)

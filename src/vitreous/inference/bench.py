@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
-from vitreous.config.engine import EngineName, Precision
+from vitreous.arguments import Precision
 from vitreous.config.model import ViTConfig
 from vitreous.data.opening import choose_split, open_dataset
 from vitreous.data.source import Data
@@ -23,7 +23,7 @@ from vitreous.inference.conversion import MAX_INT8_DROP, convert_model, correct_
 from vitreous.inference.engine import Engine, InferenceModel, TorchEngine, open_in_torch
 from vitreous.inference.engine_cache import EngineCache
 from vitreous.inference.engine_folder import EngineMetadata, is_engine, load_engine
-from vitreous.inference.engines import CONVERTED, ENGINES, TORCH, Variant
+from vitreous.inference.engines import ENGINES, TORCH, Variant, converted_variants
 from vitreous.inference.opening import MAX_LIKELY_INT8_DROP, is_trusted, with_merge
 from vitreous.inference.samples import LabelledViews, QuantizationImages, builtin_views, held_out_views, split_images
 from vitreous.inference.speed import measure_latency, measure_speeds, noise
@@ -50,7 +50,7 @@ class Latency:
 class EngineTiming:
     """One engine of one model."""
 
-    engine: EngineName
+    engine: str
     precision: Precision
     merge: int  # tokens that are merged in each block
     images_per_second: float  # at `best_batch`
@@ -126,8 +126,8 @@ def gather_engines(
     for merge in merges:
         model = at_merge(bundle, merge)
         found.engines[EngineCandidate(TORCH, merge)] = open_in_torch(model, "cpu").engine
-        converted: dict[EngineName, InferenceModel] = {}  # in fp32, of which int8 is made
-        for variant in CONVERTED:
+        converted: dict[str, InferenceModel] = {}  # in fp32, of which int8 is made
+        for variant in converted_variants():
             if ENGINES[variant.engine].missing:
                 continue
             candidate = EngineCandidate(variant, merge)
@@ -163,7 +163,7 @@ def _find_or_convert(
     variant: Variant,
     images: QuantizationImages | None,
     max_drop: float | None,
-    converted: dict[EngineName, InferenceModel],
+    converted: dict[str, InferenceModel],
     starting: Callable[[], None],
 ) -> InferenceModel | None:
     """The model in this variant; None for int8 without images. `starting` is called if it is not cached."""

@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vitreous.config.engine import EngineName
 from vitreous.config.model import ViTConfig, model_to_json
 from vitreous.errors import UserError
 from vitreous.inference.engine import Engine, GraphEngine, InferenceModel, open_in_torch
@@ -27,7 +26,7 @@ similar to the last digits, another runtime may merge the other."""
 MAX_INT8_DROP = 0.5  # points of accuracy that int8 may lose by default
 
 
-def convert_model(bundle: Bundle, to: EngineName, views: torch.Tensor) -> InferenceModel:
+def convert_model(bundle: Bundle, to: str, views: torch.Tensor) -> InferenceModel:
     """The model in another runtime, in float32; refused if it does not compute the same for the views.
 
     views: (n, C, H, W) uint8.

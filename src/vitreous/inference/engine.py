@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from vitreous.arguments import Precision
 from vitreous.config.data import Preprocess
-from vitreous.config.engine import EngineName, Precision
 from vitreous.config.model import ModelConfig
 from vitreous.data.augment import normalise
 from vitreous.distributed.world import find_device
@@ -33,7 +33,7 @@ LOGITS, REPRESENTATION = "logits", "representation"
 class Engine(ABC):
     """What computes a model's predictions. Several threads may call it."""
 
-    name: EngineName
+    name: str
     precision: Precision = "fp32"
     max_concurrency = 1
     """How many calls at the same time are fastest: more than one if a batch may begin before the last ends."""
@@ -80,7 +80,7 @@ class Engine(ABC):
 class TorchEngine(Engine):
     """A network in PyTorch, on the device where its weights are, in evaluation mode, without gradients."""
 
-    name: EngineName = "torch"
+    name: str = "torch"
 
     def __init__(self, network: Network, preprocess: Preprocess, *, path: Path | None = None) -> None:
         self.network, self.preprocess, self.path = network, preprocess, path

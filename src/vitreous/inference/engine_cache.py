@@ -17,7 +17,7 @@ from vitreous.config.fields import from_fields
 from vitreous.errors import MachineError, UserError
 from vitreous.inference.engine import Engine, InferenceModel
 from vitreous.inference.engine_folder import is_engine, load_engine, save_engine
-from vitreous.inference.engines import CONVERTED, ENGINES, TORCH, Variant
+from vitreous.inference.engines import ENGINES, TORCH, Variant, converted_variants
 from vitreous.inference.speed import describe_machine, describe_processor, describe_software, measure_speeds
 from vitreous.inputs import read_json
 from vitreous.model.network import Network
@@ -53,7 +53,7 @@ class EngineCache:
         What other versions of the software made counts as none, as does int8 that was verified on another processor.
         """
         place = self.folder / str(variant)
-        if variant not in CONVERTED or ENGINES[variant.engine].missing or not is_engine(place):
+        if variant not in converted_variants() or ENGINES[variant.engine].missing or not is_engine(place):
             return None
         opened = _opened.setdefault(self.bundle.model, {})
         if place not in opened:
@@ -94,7 +94,7 @@ class EngineCache:
     def speeds(self) -> dict[Variant, float]:
         """Images per second of each variant, as far as they were measured on a machine like this one."""
         known = self._all_speeds().get(describe_machine(), {})
-        return {variant: known[str(variant)] for variant in (TORCH, *CONVERTED) if str(variant) in known}
+        return {variant: known[str(variant)] for variant in (TORCH, *converted_variants()) if str(variant) in known}
 
     def _all_speeds(self) -> dict[str, dict[str, float]]:
         try:
@@ -104,7 +104,7 @@ class EngineCache:
 
     def measure(self, plain: Engine) -> dict[Variant, float]:
         """Measure all that are cached beside PyTorch, in turns, and store the speeds."""
-        cached = {variant: self.get(variant) for variant in CONVERTED}
+        cached = {variant: self.get(variant) for variant in converted_variants()}
         engines = {variant: model.engine for variant, model in cached.items() if model is not None}
         speeds = measure_speeds({TORCH: plain, **engines})
         self.remember(speeds)

@@ -13,9 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from vitreous.arguments import Count, shown
+from vitreous.arguments import Count, Precision, shown
 from vitreous.config.data import Preprocess
-from vitreous.config.engine import EngineName, Precision
 from vitreous.config.fields import from_fields
 from vitreous.config.model import with_article
 from vitreous.errors import UserError
@@ -74,7 +73,7 @@ class Int8Accuracy:
 class EngineMetadata:
     """What engine.json says of an exported model."""
 
-    runtime: EngineName
+    runtime: str
     precision: Precision
     model: dict[str, Any]  # the network's configuration, with its family
     preprocess: Preprocess
@@ -140,7 +139,7 @@ def read_metadata(folder: Path) -> EngineMetadata:
         )
     fields.pop("generator", None)
     metadata = from_fields(EngineMetadata, fields, folder / METADATA)
-    if not ENGINES[metadata.runtime].files:
+    if metadata.runtime not in ENGINES or not ENGINES[metadata.runtime].files:
         raise UserError(f"{folder / METADATA}: made for {shown(metadata.runtime)}, which this vitreous does not know.")
     if missing := [name for name in ENGINES[metadata.runtime].files if name not in listed]:
         raise UserError(f"{folder / MANIFEST}: does not list {missing[0]}; export the model again.")

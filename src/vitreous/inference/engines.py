@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
-from vitreous.config.engine import EngineName, Precision
+from numpy.typing import NDArray
+
+from vitreous.arguments import Precision
 from vitreous.errors import UserError
 from vitreous.inference import onnx, openvino
 from vitreous.inference.engine import Engine, TorchEngine
@@ -30,7 +32,8 @@ class EngineKind:
     convert: Callable[..., Any] = _no_graph  # (program, names of outputs, metadata) to a graph
     write: Callable[..., None] = _no_graph  # (graph, folder)
     read: Callable[..., Any] = _no_graph  # (folder) to a graph
-    intermediate: Callable[..., Any] = _no_graph  # (graph, images) to the outputs of its nodes, by their names
+    intermediate: Callable[..., dict[str, NDArray[Any]]] = lambda *_: {}
+    """(graph, images) to the outputs of its nodes, by their names in the program; none if the runtime tells none."""
     quantize: Callable[..., Any] = _no_graph  # (graph, images, transformer=) to the same in int8
     quantize_with_accuracy_control: Callable[..., Any] = _no_graph
     """The same, losing at most max_drop points on control images: also control=, labels=, max_drop=."""
@@ -73,7 +76,7 @@ ENGINES: dict[str, EngineKind] = {
 class Variant(NamedTuple):
     """One form of a model."""
 
-    engine: EngineName
+    engine: str
     precision: Precision
 
     def __str__(self) -> str:
@@ -81,17 +84,17 @@ class Variant(NamedTuple):
 
 
 TORCH, OPENVINO = Variant("torch", "fp32"), Variant("openvino", "fp32")
-CONVERTED = tuple(
-    Variant(cast("EngineName", name), precision)
-    for name, kind in ENGINES.items()
-    if kind.files
-    for precision in kind.precisions
-)
-"""All that a model can be converted to."""
 
 
-def find_engine(name: EngineName, argument: str) -> EngineKind:
+def converted_variants() -> list[Variant]:
+    """All that a model can be converted to."""
+    return [Variant(name, precision) for name, kind in ENGINES.items() if kind.files for precision in kind.precisions]
+
+
+def find_engine(name: str, argument: str) -> EngineKind:
     """The row of an engine that is installed. argument: the one that names it, for errors."""
+    if name not in ENGINES:
+        raise UserError(f"{argument}={name!r}: there is no such engine; give one of {', '.join(ENGINES)}.")
     kind = ENGINES[name]
     if missing := kind.missing:
         be = "is" if len(missing) == 1 else "are"

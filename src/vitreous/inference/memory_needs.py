@@ -8,14 +8,9 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import replace
 
 from vitreous.config.data import Preprocess
 from vitreous.config.model import ModelConfig, ViTConfig
-from vitreous.config.objective import Dino, Mae, TokenLabel
-from vitreous.config.train import Training
-from vitreous.distributed.world import ALONE, World
-from vitreous.errors import UserError
 from vitreous.explain.methods import EXPLANATION_METHODS
 from vitreous.explain.request import Method
 from vitreous.memory import check_memory
@@ -24,75 +19,6 @@ from vitreous.weights.bundle import Bundle
 
 FLOAT_BYTES = 4
 MAX_BIAS_BATCH = 32  # when a bias is measured, images are there in several versions
-
-
-def check_training_memory(training: Training, images: int, world: World = ALONE, beside: int = 1) -> None:
-    """Refuse a training whose step needs more memory than there is, before it starts any process that decodes.
-
-    world: the processes that share each batch, and where they compute. A GPU's memory is not looked at:
-        `vitreous models --gpus` says what fits.
-    beside: how many of them share this machine's memory.
-    """
-    batch, processes = min(training.batch_size, images), world.size
-    fewest = _smallest_rank_slice(training, batch, processes)
-    if processes > 1 and fewest < training.accumulate:
-        raise UserError(
-            f"batch_size={batch}: of {processes} processes some get {fewest} images of a batch, too few for "
-            f"accumulate={training.accumulate}; set a larger batch_size or accumulate=1, or start fewer."
-        )
-    if world.device.type != "cpu":
-        return
-    training, size = replace(training, batch_size=-(-training.batch_size // processes)), training.model.image_size
-    micro_batch = max(1, min(training.batch_size, images) // training.accumulate)
-    together = f" in each of {beside} processes" if beside > 1 else ""
-    check_memory(
-        beside * training_bytes(training, images, processes if world.sharded else 1),
-        f"a training at {size[0]}x{size[1]} pixels, {micro_batch:,} images at once{together}",
-        "give a smaller image_size, batch_size or model, or set accumulate",
-    )
-
-
-def _smallest_rank_slice(training: Training, batch: int, processes: int) -> int:
-    """Images of a batch that the process with fewest gets; pairs that are mixed stay together."""
-    unit = 2 if training.augment.mixes else 1
-    slices = (World(rank, processes).rank_slice(batch, unit) for rank in range(processes))
-    return min(int(one.stop - one.start) for one in slices)
-
-
-def training_bytes(training: Training, images: int, shards: int = 1) -> float:
-    """Weights, gradients and what the optimizer keeps; a batch of views, and the activations of a micro-batch.
-
-    shards: the number of processes among which the former are divided.
-    """
-    config, batch = training.model, min(training.batch_size, images)
-    moments = {"adamw": 2, "sgd": 1, "muon": 1}[training.optimizer.name]
-    copies = 2 + moments + (training.ema is not None) + isinstance(training.objective, Dino)
-    views = activations = 0.0
-    for view in training.objective.views.values():
-        size = view.size or config.image_size
-        views += view.count * config.channels * math.prod(size) * FLOAT_BYTES
-        seen = config if size == config.image_size else config.for_size(size)
-        activations += view.count * count_activation_bytes(seen)
-    if isinstance(config, ViTConfig) and isinstance(training.objective, TokenLabel):
-        labels = config.patches * config.classes * FLOAT_BYTES
-        views, activations = views + labels, activations + 2 * labels  # targets; logits and their logarithms
-    micro_batch = max(1, batch // training.accumulate)
-    if training.activation_checkpointing:
-        activations /= config.layers  # of one block at a time; what lies between blocks is little beside it
-    weights = copies * FLOAT_BYTES * count_parameters(config) / shards
-    if shards > 1 and training.accumulate > 1:  # gradients stay whole until the last micro-batch
-        weights += FLOAT_BYTES * count_parameters(config)
-    return weights + batch * views + micro_batch * activations * _fraction_seen(training)
-
-
-def _fraction_seen(training: Training) -> float:
-    """The largest fraction of the patches that a step processes."""
-    objective = training.objective
-    if isinstance(objective, Mae):
-        return 1 - objective.mask
-    if isinstance(objective, Dino):
-        return objective.keep
-    return max(objective.keep_fraction(min(end, 1 - 1e-9)) for end in (*objective.stages, 0.0))
 
 
 def check_inference_memory(config: ModelConfig, preprocess: Preprocess, images: int) -> None:

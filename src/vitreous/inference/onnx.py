@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.export import Dim, ExportedProgram
 from torch.fx import Graph
 
+from vitreous.arguments import Precision
 from vitreous.config.data import Preprocess
-from vitreous.config.engine import EngineName, Precision
 from vitreous.errors import UserError
 from vitreous.inference.engine import LOGITS, GraphEngine
 from vitreous.inference.graph import INPUT, MAX_BATCH_SIZE, quiet_converters
@@ -90,7 +90,7 @@ def intermediate(model: Any, images: Tensor) -> dict[str, NDArray[Any]]:
 class OnnxEngine(GraphEngine):
     """A model in ONNX Runtime, on the processor. Its session is opened at the first call."""
 
-    name: EngineName = "onnx"
+    name: str = "onnx"
     batch_size = 8  # more gain nothing on a processor
 
     def __init__(self, graph: Any, preprocess: Preprocess, precision: Precision, *, path: Path | None = None) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from vitreous.arguments import Precision
 from vitreous.config.data import Preprocess
-from vitreous.config.engine import EngineChoice, EngineName, Precision
 from vitreous.data.opening import choose_split, open_images
 from vitreous.data.source import Data
 from vitreous.distributed.world import find_device
@@ -76,7 +76,7 @@ def check_classifier(bundle: Bundle) -> None:
 def open_engine(
     model: str | Path | Bundle,
     *,
-    engine: EngineChoice = "auto",
+    engine: str = "auto",
     precision: Precision | None = None,
     preprocess: Preprocess | str | None = None,
     merge: int | None = None,
@@ -209,7 +209,7 @@ def _conversion_pays(plain: InferenceModel, images: int) -> bool:
 
 def prepare_export(
     bundle: Bundle,
-    to: EngineName,
+    to: str,
     *,
     calibrate: str | Path | Data | None = None,
     verify: str | Path | Data | None = None,

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.export import ExportedProgram
 
+from vitreous.arguments import Precision
 from vitreous.config.data import Preprocess
-from vitreous.config.engine import EngineName, Precision
 from vitreous.errors import UserError
 from vitreous.inference.engine import LOGITS, GraphEngine
 from vitreous.inference.graph import INPUT, quiet_converters
@@ -94,7 +94,7 @@ def intermediate(model: Any, images: Tensor) -> dict[str, NDArray[Any]]:
 class OpenVinoEngine(GraphEngine):
     """A model in OpenVINO. It is compiled at the first call."""
 
-    name: EngineName = "openvino"
+    name: str = "openvino"
     max_concurrency = 2  # while the last images of one batch are computed, streams that are done with it begin the next
 
     def __init__(self, graph: Any, preprocess: Preprocess, precision: Precision, *, path: Path | None = None) -> None:

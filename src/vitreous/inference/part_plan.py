@@ -17,9 +17,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
-from vitreous.arguments import Count
+from vitreous.arguments import Count, Precision
 from vitreous.config.data import Preprocess
-from vitreous.config.engine import EngineChoice, EngineName, Precision
 from vitreous.config.fields import from_fields
 from vitreous.data.source import Source
 from vitreous.errors import UserError
@@ -54,7 +53,7 @@ class Plan:
 
     model: str  # A digest of its weights, its preprocessing and its labels
     preprocess: Preprocess
-    engine: EngineName
+    engine: str
     precision: Precision
     merge: int | None
     top: Count
@@ -133,7 +132,7 @@ class ModelRequest:
     """How a model is opened, by whichever process."""
 
     model: str  # its path
-    engine: EngineChoice
+    engine: str
     precision: Precision | None
     preprocess: Preprocess | str | None
     merge: int | None
@@ -146,7 +145,7 @@ class ModelRequest:
     def exported(self) -> bool:
         return is_engine(Path(self.model))
 
-    def preferring(self, engine: EngineName, precision: Precision) -> ModelRequest:
+    def preferring(self, engine: str, precision: Precision) -> ModelRequest:
         """The same with this engine, unless the person chose one."""
         if self.engine != "auto" or self.precision not in (None, precision) or self.exported:
             return self

@@ -18,12 +18,12 @@ from torch import Tensor
 
 from vitreous import __version__
 from vitreous.inference.engine import Engine
+from vitreous.inference.engines import ENGINES
 
 Key = TypeVar("Key", bound=Hashable)
 
 INSTRUCTIONS = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8", "amx_bf16", "asimddp", "i8mm")
 """That decide which engine is fastest, and how int8 rounds."""
-SOFTWARE = ("vitreous", "torch", "openvino", "nncf", "onnxruntime", "onnxscript")
 
 
 def measure_speeds(engines: Mapping[Key, Engine], *, rounds: int = 5, seconds: float = 0.5) -> dict[Key, float]:
@@ -87,7 +87,8 @@ def describe_processor() -> str:
 
 
 def describe_software() -> str:
-    return ", ".join(f"{package} {_version(package)}" for package in SOFTWARE)
+    packages = ["vitreous", "torch", *(name for kind in ENGINES.values() for name in kind.needs)]
+    return ", ".join(f"{package} {_version(package)}" for package in packages)
 
 
 def _version(package: str) -> str:

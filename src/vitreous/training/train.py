@@ -22,7 +22,6 @@ from vitreous.distributed.meter import Meter
 from vitreous.distributed.process_group import announce
 from vitreous.distributed.world import World
 from vitreous.errors import UserError
-from vitreous.inference.memory_needs import check_training_memory
 from vitreous.model.family import build_network
 from vitreous.model.lora import merge_lora
 from vitreous.model.network import Network
@@ -39,6 +38,7 @@ from vitreous.training.folder import (
     training_to_json,
 )
 from vitreous.training.loop import Evaluate, Loop, Outcome, check_tensorboard, tracked
+from vitreous.training.memory_needs import check_training_memory
 from vitreous.training.page import restore_run_page, write_run_page
 from vitreous.training.request import FitRequest, PretrainRequest
 from vitreous.training.result import FitResult, FrozenProbe, PretrainResult, read_result

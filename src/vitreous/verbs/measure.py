@@ -9,10 +9,9 @@ from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from vitreous.arguments import Count, Range, Seed, TokenMerge
+from vitreous.arguments import Count, Precision, Range, Seed, TokenMerge
 from vitreous.cli.terminal import print_left_out, print_wide, printable, table
 from vitreous.cli.verb import Verb, verb
-from vitreous.config.engine import Precision
 from vitreous.errors import UserError
 from vitreous.storage.overwrite import check_file, output_folder
 from vitreous.verbs.options import EngineOptions, PreprocessOption, WorkersOption

@@ -9,13 +9,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar
 
-from vitreous.arguments import Count, TokenMerge, Workers
+from vitreous.arguments import Count, OneOf, Precision, TokenMerge, Workers
 from vitreous.cli.terminal import printable
 from vitreous.cli.verb import Verb
 from vitreous.config.data import Preprocess
-from vitreous.config.engine import EngineChoice, Precision
 from vitreous.errors import UserError
 from vitreous.storage.overwrite import check_file, output_folder, real_path
 
@@ -93,13 +92,20 @@ class MergeOption:
     """COUNT: How many tokens to merge per block: faster, and a little less accurate. Default: as the model says."""
 
 
+def engine_names(*, converted: bool = False) -> list[str]:
+    """The rows of the table of engines. converted: only those that a model can be exported for."""
+    from vitreous.inference.engines import ENGINES
+
+    return [name for name, kind in ENGINES.items() if kind.files or not converted]
+
+
 @dataclass(frozen=True, kw_only=True)
 class EngineOption(DeviceOption):
     """What computes a model's predictions."""
 
-    engine: EngineChoice = "auto"
+    engine: Literal["auto"] | Annotated[str, OneOf(engine_names)] = "auto"
     """auto|torch|openvino|onnx: What computes. auto takes the fastest that was verified for this model here, and says
-    which."""
+    which; on an accelerator that is always torch."""
     precision: Precision | None = None
     """fp32|int8: fp32 or int8. Default: of engine auto, whatever is fastest; else fp32."""
 

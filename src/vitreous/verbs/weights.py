@@ -5,16 +5,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from vitreous.arguments import Count, Range, SideLength, TokenMerge
+from vitreous.arguments import Count, OneOf, Range, SideLength, TokenMerge
 from vitreous.cli.terminal import printable
 from vitreous.cli.verb import Verb, verb
-from vitreous.config.engine import ConvertedEngine
 from vitreous.errors import UserError
 from vitreous.inputs import read_json
 from vitreous.storage.overwrite import check_apart, check_elsewhere, check_file, check_folder
+from vitreous.verbs.options import engine_names
 from vitreous.weights.hub import PREFIX
 from vitreous.weights.labels import read_labels, repeated_names
 from vitreous.weights.markdown import code
@@ -195,10 +196,11 @@ class Export(Verb[Path]):
     out: str | Path
     """OUT: What to write: a folder that is new, empty or an earlier export; for google, a file that ends in .npz."""
     _: KW_ONLY
-    to: Literal["huggingface", "timm", "google", ConvertedEngine]
-    """huggingface: a folder for from_pretrained, with its image processor. timm: a folder for local-dir. google: an
-    .npz with the tensor names of the paper's code. openvino, onnx: a folder with the graph that the runtime computes,
-    uint8 images in and probabilities out, which is a MODEL for predict, evaluate and bench too."""
+    to: Literal["huggingface", "timm", "google"] | Annotated[str, OneOf(partial(engine_names, converted=True))]
+    """huggingface|timm|google|openvino|onnx: huggingface: a folder for from_pretrained, with its image processor. timm:
+    a folder for local-dir. google: an .npz with the tensor names of the paper's code. openvino, onnx: a folder with the
+    graph that the runtime computes, uint8 images in and probabilities out, which is a MODEL for predict, evaluate and
+    bench too."""
     int8: bool = False
     """For openvino, compute the large products in 8-bit integers."""
     calibrate: str | Path | Data | None = None
@@ -232,7 +234,7 @@ class Export(Verb[Path]):
         self._check_options()
         bundle = open_model(self.source, self.preprocess, self.merge)
         check_apart(out, bundle.path)
-        if self.to != "openvino" and self.to != "onnx":
+        if self.to in FORMATS:
             return write_weights(out, bundle, self.to)
         found = prepare_export(bundle, self.to, calibrate=self.calibrate, verify=self.verify, max_drop=self.max_drop)
         return save_engine(out, found)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Literal
 
 from vitreous.arguments import shown
 from vitreous.errors import UserError
@@ -23,8 +22,6 @@ from vitreous.weights.huggingface_cnn import (
 from vitreous.weights.meta import read_meta
 from vitreous.weights.timm import architecture_of, read_timm, read_timm_bit, read_timm_efficientnet, write_timm
 from vitreous.weights.timm_architectures import OPENED, why_not
-
-WeightFormat = Literal["huggingface", "timm", "google"]
 
 
 @dataclass(frozen=True)
@@ -54,7 +51,7 @@ FORMATS: dict[str, Format] = {
 """Asked in this order: the first that knows a checkpoint has it."""
 
 
-def write_weights(out: Path, bundle: Bundle, to: WeightFormat) -> Path:
+def write_weights(out: Path, bundle: Bundle, to: str) -> Path:
     """Write a bundle in the format of another project."""
     family = bundle.model.config.family
     if family not in FORMATS[to].write:

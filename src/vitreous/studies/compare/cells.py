@@ -19,7 +19,7 @@ from vitreous.explain.analysis.bias import measure_bias
 from vitreous.explain.analysis.bias_numbers import Bias
 from vitreous.inference.engine import open_in_torch
 from vitreous.inference.evaluation import measure_classifier
-from vitreous.inference.memory_needs import check_training_memory, choose_bias_batch
+from vitreous.inference.memory_needs import choose_bias_batch
 from vitreous.inference.opening import open_classifier
 from vitreous.inputs import read_json
 from vitreous.storage.files import write_file
@@ -30,6 +30,7 @@ from vitreous.studies.requests import CompareRequest
 from vitreous.training.folder import RESULT, read_config, training_to_json
 from vitreous.training.labelled import Labelled, SharedValidation
 from vitreous.training.loop import DivergedError
+from vitreous.training.memory_needs import check_training_memory
 from vitreous.training.request import FitRequest
 from vitreous.training.result import FitResult
 from vitreous.training.start import choose_training, split_for

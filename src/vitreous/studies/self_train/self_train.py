@@ -25,7 +25,6 @@ from vitreous.distributed.meter import Cost, Meter
 from vitreous.errors import UserError
 from vitreous.evaluation.classify import score_classes
 from vitreous.evaluation.intervals import Paired
-from vitreous.inference.memory_needs import check_training_memory
 from vitreous.inference.opening import open_classifier
 from vitreous.model.predictions import is_right
 from vitreous.storage.files import new_folder, write_file
@@ -53,6 +52,7 @@ from vitreous.studies.self_train.result import (
 from vitreous.training.deadline import Deadline
 from vitreous.training.folder import REPORT, RESULT, DataIdentity, read_config
 from vitreous.training.labelled import Labelled
+from vitreous.training.memory_needs import check_training_memory
 from vitreous.training.request import FitRequest
 from vitreous.training.result import FitResult, read_result
 from vitreous.training.start import Runtime, choose_training, split_for
