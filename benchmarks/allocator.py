@@ -83,8 +83,8 @@ def run(way: str, work: str, seconds: float, threads: int) -> dict[str, float]:
     """In this process: what so many seconds of this work came to, after two calls that are not counted."""
     torch.set_num_threads(threads)
     if way == "small pages":
-        memory._reserve = lambda libc: None
-    kept = memory.keep_memory()
+        memory._reserve_addresses = lambda libc: None
+    kept = memory.retain_memory()
     assert kept == (way in ("small pages", "vitreous")), "not glibc, or the environment has settings of its own"
     job = make_job(work)
     job(), job()

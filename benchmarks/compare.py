@@ -20,7 +20,7 @@ from typing import Any
 from measure import write_result
 from vitreous.callbacks import Callbacks
 from vitreous.explain.analysis.bias_numbers import summarise_bias
-from vitreous.memory import keep_memory
+from vitreous.memory import retain_memory
 from vitreous.studies.compare.result import Cell, Comparison
 from vitreous.verbs.studies import compare
 
@@ -43,7 +43,7 @@ def models_at(size: int) -> dict[str, str]:
 
 
 def main() -> None:
-    keep_memory()  # as the command does
+    retain_memory()  # as the command does
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cifar", required=True)
     parser.add_argument("--budget", default="60m")

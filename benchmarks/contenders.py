@@ -100,10 +100,10 @@ class Vitreous:
     """`vitreous predict`, with a model that is kept open."""
 
     def __init__(self, exports: Exports, engine: str) -> None:
-        from vitreous.memory import keep_memory
+        from vitreous.memory import retain_memory
         from vitreous.weights.bundle import load_bundle
 
-        keep_memory()  # as the command does; the switch is off for the others
+        retain_memory()  # as the command does; the switch is off for the others
         self.bundle, self.engine = load_bundle(exports.bundle), engine
 
     def __call__(self, files: Sequence[Path]) -> list[str]:

@@ -30,7 +30,7 @@ from vitreous.data.opening import open_images
 from vitreous.explain.attention import attention_maps, rollout_maps
 from vitreous.explain.relevance import relevance_maps
 from vitreous.explain.weight_plots import attention_distances, distance_figure, even_distance
-from vitreous.memory import keep_memory
+from vitreous.memory import retain_memory
 from vitreous.model.network import require
 from vitreous.verbs.predict import predict
 from vitreous.weights.bundle import Bundle
@@ -102,7 +102,7 @@ def _held(name: str) -> int:
 
 
 def main() -> None:
-    keep_memory()  # as the command does
+    retain_memory()  # as the command does
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, help="folder with the weights and pets/")
     parser.add_argument("--count", type=int, default=222)

@@ -19,7 +19,7 @@ from typing import Any
 
 from measure import peak_megabytes, write_result
 from vitreous.callbacks import Callbacks
-from vitreous.memory import keep_memory
+from vitreous.memory import retain_memory
 from vitreous.verbs.fit import fit
 
 PREPROCESS = "mean=0.5,std=0.5,crop=0.9"
@@ -64,7 +64,7 @@ def run(data: str, weights: str, **ways: Any) -> dict[str, Any]:
 
 
 def main() -> None:
-    keep_memory()  # as the command does
+    retain_memory()  # as the command does
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data")
     parser.add_argument("weights")

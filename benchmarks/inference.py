@@ -49,7 +49,7 @@ from vitreous.inference.openvino import OpenVinoEngine, quantize
 from vitreous.inference.samples import LabelledViews, QuantizationImages, sample_views
 from vitreous.inference.speed import measure_speeds
 from vitreous.inference.verify import in_batches
-from vitreous.memory import keep_memory
+from vitreous.memory import retain_memory
 from vitreous.model.family import build_network, named_config
 from vitreous.model.precision import avoid_broken_amx
 from vitreous.verbs.evaluate import evaluate
@@ -297,7 +297,7 @@ SECTIONS: Sections = {
 
 
 def main() -> None:
-    keep_memory()  # as the command does
+    retain_memory()  # as the command does
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--weights", type=Path, required=True)
     parser.add_argument("--pets", type=Path, required=True)

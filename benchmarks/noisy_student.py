@@ -41,7 +41,7 @@ from vitreous.data.duplicates import without_duplicates
 from vitreous.data.opening import open_data
 from vitreous.data.source import Labels, Source
 from vitreous.evaluation.intervals import Accuracies, difference
-from vitreous.memory import keep_memory
+from vitreous.memory import retain_memory
 from vitreous.model.family import named_config
 from vitreous.verbs.evaluate import evaluate
 from vitreous.verbs.fit import fit
@@ -300,7 +300,7 @@ def summary(cells: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def main() -> None:
-    keep_memory()  # as the command does
+    retain_memory()  # as the command does
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cifar", type=Path, required=True)
     parser.add_argument("--model", default="P/4@32")

@@ -12,12 +12,12 @@ import argparse
 
 from measure import write_result
 from vitreous.callbacks import Callbacks
-from vitreous.memory import keep_memory
+from vitreous.memory import retain_memory
 from vitreous.verbs.fit import fit
 
 
 def main() -> None:
-    keep_memory()  # as the command does
+    retain_memory()  # as the command does
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data")
     parser.add_argument("--budget", default="20m")

@@ -41,7 +41,7 @@ from vitreous.data.opening import open_data
 from vitreous.data.source import Source
 from vitreous.evaluation.probe import fit_linear, vote_neighbours
 from vitreous.explain.analysis.numbers import Numbers
-from vitreous.memory import keep_memory
+from vitreous.memory import retain_memory
 from vitreous.model.family import build_network
 from vitreous.model.network import require
 from vitreous.model.vit import ViT
@@ -274,7 +274,7 @@ def _write_tenth(data: str, path: Path) -> None:
 
 
 def main() -> None:
-    keep_memory()  # as the command does
+    retain_memory()  # as the command does
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data")
     parser.add_argument("--budget", default="60m", help="time for each method")

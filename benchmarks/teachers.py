@@ -24,7 +24,7 @@ from measure import write_result
 from vitreous.callbacks import Callbacks
 from vitreous.data.opening import open_data
 from vitreous.data.source import Source
-from vitreous.memory import keep_memory
+from vitreous.memory import retain_memory
 from vitreous.training.result import FitResult
 from vitreous.verbs.fit import fit
 
@@ -50,7 +50,7 @@ with distillation but for one, and no teacher."""
 
 
 def main() -> None:
-    keep_memory()  # as the command does
+    retain_memory()  # as the command does
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cifar", required=True, type=Path)
     parser.add_argument("--budget", default="10m", help="of each student")

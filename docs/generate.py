@@ -23,7 +23,7 @@ from vitreous.cli import main as command
 from vitreous.cli import verb_table
 from vitreous.data.corrupt import AS_PUBLISHED, CORRUPTIONS
 from vitreous.data.datasets.table import DATASETS
-from vitreous.inputs import size_text
+from vitreous.inputs import format_bytes
 from vitreous.training.recipes.supervised import RECIPES
 from vitreous.verbs.data import list_data
 from vitreous.verbs.models import models
@@ -189,7 +189,7 @@ def datasets_page() -> str:
         counts = " | ".join(
             f"{row.splits[split]:,}" if split in row.splits else "" for split in ("train", "val", "test")
         )
-        size = "" if row.bytes is None else size_text(row.bytes)
+        size = "" if row.bytes is None else format_bytes(row.bytes)
         by_hand, checked = ", ".join(f"`{name}`" for name in row.by_hand), f"{row.checksums} of {row.files}"
         name = f"[{row.name}]({row.homepage})"
         lines.append(

@@ -6,7 +6,16 @@ import re
 import pytest
 
 from vitreous.errors import UserError
-from vitreous.inputs import MAX_TEXT_BYTES, as_text, open_input, parse_json, read_bytes, read_json, read_text, size_text
+from vitreous.inputs import (
+    MAX_TEXT_BYTES,
+    format_bytes,
+    open_input,
+    parse_json,
+    read_bytes,
+    read_json,
+    read_text,
+    utf8_text,
+)
 from vitreous.memory import check_memory
 
 
@@ -69,7 +78,7 @@ def test_text_that_is_no_json_is_one_sentence(subtests):
 
 def test_sizes_in_words():
     sizes = {0: "0 bytes", 999: "999 bytes", 1500: "1.5 kB", 2**30: "1.1 GB", 5 * 10**16: "50 PB"}
-    assert {count: size_text(count) for count in sizes} == sizes
+    assert {count: format_bytes(count) for count in sizes} == sizes
 
 
 def test_what_does_not_fit_is_refused_with_both_numbers(monkeypatch):
@@ -82,6 +91,6 @@ def test_what_does_not_fit_is_refused_with_both_numbers(monkeypatch):
 def test_any_name_becomes_text_that_a_file_can_hold():
     for raw in (b"cat", "naïve".encode(), b"caf\xe9", b"\xff\xc3\xa9"):
         escaped = raw.decode("utf-8", "backslashreplace")
-        assert as_text(raw.decode("utf-8", "surrogateescape")) == escaped
-        assert as_text(raw.decode("ascii", "surrogateescape")) == escaped, "in a C locale too"
-    assert as_text("\ud800") == r"\ud800"
+        assert utf8_text(raw.decode("utf-8", "surrogateescape")) == escaped
+        assert utf8_text(raw.decode("ascii", "surrogateescape")) == escaped, "in a C locale too"
+    assert utf8_text("\ud800") == r"\ud800"

@@ -9,14 +9,14 @@ from types import SimpleNamespace
 import pytest
 
 from vitreous import interrupt
-from vitreous.interrupt import Interrupted, interruptible, open_signal_pipe, signal_heard, uninterrupted
+from vitreous.interrupt import Interrupted, interruptible, open_signal_pipe, received_signal, uninterrupted
 
 
 def test_a_signal_is_an_exception():
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         with pytest.raises(Interrupted) as error, interruptible():
             os.kill(os.getpid(), number)
-        assert error.value.number == number == signal_heard()
+        assert error.value.number == number == received_signal()
 
 
 def test_it_waits_for_the_end_of_what_must_not_be_cut():
@@ -132,7 +132,7 @@ def test_another_thread_can_read_the_signals_of_this_process_and_of_no_child():
         try:
             if (child := os.fork()) == 0:
                 os.kill(os.getpid(), signal.SIGTERM)
-                os._exit(signal_heard())
+                os._exit(received_signal())
             assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == signal.SIGTERM, "the child has heard it"
             with pytest.raises(BlockingIOError):
                 os.read(pipe, 1)
@@ -140,4 +140,4 @@ def test_another_thread_can_read_the_signals_of_this_process_and_of_no_child():
             assert os.read(pipe, 8) == bytes([signal.SIGINT])
         finally:
             signal.set_wakeup_fd(-1)
-            interrupt._heard.raised = True  # so that the test does not end by it
+            interrupt._state.raised = True  # so that the test does not end by it

@@ -19,9 +19,9 @@ import ctypes, json, resource
 ctypes.CDLL(None).prctl({no_huge_pages}, 1, 0, 0, 0)
 import torch
 from vitreous import ViT, ViTConfig
-from vitreous.memory import give_back_memory, keep_memory
+from vitreous.memory import trim_memory, retain_memory
 
-keep_memory()
+retain_memory()
 torch.set_num_threads(1)
 network = ViT(ViTConfig(width=32, depth=1, heads=1, mlp_width=1024, patch=16, image_size=(224, 224), classes=2)).eval()
 images = torch.zeros(64, 3, 224, 224)
@@ -42,9 +42,9 @@ with torch.inference_mode():
         network(images)
         passes.append(faults() - before)
 # the fewest: what else the system does with our pages only adds to them
-told = {{"keeps": keep_memory(), "faults": min(passes), "passes": passes, "addresses": memory("VmSize:")}}
+told = {{"keeps": retain_memory(), "faults": min(passes), "passes": passes, "addresses": memory("VmSize:")}}
 told["peak"], told["kept"] = memory("VmHWM:"), memory("VmRSS:")
-give_back_memory()
+trim_memory()
 told["given back"] = told["kept"] - memory("VmRSS:")
 assert torch.equal(network(images), scores)
 print(json.dumps(told))
@@ -98,12 +98,12 @@ def test_the_user_has_chosen(subtests, monkeypatch):
         with subtests.test(name), monkeypatch.context() as patch:
             patch.setattr(memory, "_keeping", None)
             patch.setenv(name, value)
-            assert not memory.keep_memory()
-            memory.give_back_memory()
+            assert not memory.retain_memory()
+            memory.trim_memory()
 
 
 def test_settings_of_other_things_are_not_about_memory():
-    assert not memory._chosen_by_the_user({"GLIBC_TUNABLES": "glibc.rtld.optional_static_tls=512", "HOME": "/"})
+    assert not memory._is_configured_by_user({"GLIBC_TUNABLES": "glibc.rtld.optional_static_tls=512", "HOME": "/"})
 
 
 HOST = """
@@ -166,9 +166,9 @@ def test_no_block_no_harm(monkeypatch):
         free = staticmethod(freed.append)
 
     monkeypatch.setattr(memory, "_keeping", None)
-    monkeypatch.setattr(memory, "_chosen_by_the_user", lambda environment: False)
+    monkeypatch.setattr(memory, "_is_configured_by_user", lambda environment: False)
     monkeypatch.setattr(memory, "_glibc_malloc", Refusing)
-    assert memory.keep_memory()
+    assert memory.retain_memory()
     assert not freed
 
 
@@ -182,16 +182,16 @@ def test_old_glibc_keeps_what_it_can(monkeypatch):
             asked.append(value)
             return int(value <= 2**25)
 
-    assert memory._never_give_back(Old())
+    assert memory._disable_trimming(Old())
     assert asked == [2**30, 2**25, -1]
 
 
 def test_other_systems(monkeypatch):
-    monkeypatch.setattr(memory, "_chosen_by_the_user", lambda environment: False)
+    monkeypatch.setattr(memory, "_is_configured_by_user", lambda environment: False)
     for system in ("darwin", "win32"):
         monkeypatch.setattr(memory, "_keeping", None)
         monkeypatch.setattr(sys, "platform", system)
-        assert not memory.keep_memory()
+        assert not memory.retain_memory()
 
 
 def test_another_c_library(monkeypatch):
@@ -215,7 +215,7 @@ def test_another_allocator_that_was_loaded_before(tmp_path):
         subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True, capture_output=True)
     except FileNotFoundError:
         pytest.skip("needs a C compiler")
-    code = "from vitreous.memory import keep_memory; print(keep_memory())"
+    code = "from vitreous.memory import retain_memory; print(retain_memory())"
     own = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_", "VITREOUS_"))}
     for environment, kept in (({}, "True"), ({"LD_PRELOAD": str(library)}, "False")):
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=own | environment)
@@ -224,4 +224,4 @@ def test_another_allocator_that_was_loaded_before(tmp_path):
 
 def test_overcommitment_that_is_forbidden(monkeypatch):
     monkeypatch.setattr(Path, "read_text", lambda self: "2\n")
-    assert memory._addresses_are_counted()
+    assert memory._has_address_limit()

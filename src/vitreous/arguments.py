@@ -49,22 +49,22 @@ _SHORT.maxstring = 80
 class Range:
     """Which numbers an argument may be."""
 
-    least: float = -math.inf
-    most: float = math.inf
-    above: float | None = None  # in place of `least`: greater than this
-    below: float | None = None  # in place of `most`: less than this
+    ge: float = -math.inf
+    le: float = math.inf
+    gt: float | None = None  # in place of `ge`: greater than this
+    lt: float | None = None  # in place of `le`: less than this
 
     def __contains__(self, value: float) -> bool:
-        greater = value >= self.least if self.above is None else value > self.above
-        return greater and (value <= self.most if self.below is None else value < self.below)
+        greater = value >= self.ge if self.gt is None else value > self.gt
+        return greater and (value <= self.le if self.lt is None else value < self.lt)
 
     def __str__(self) -> str:
-        if self.above is None and self.below is None and self.most < math.inf:
-            return f"from {_number(self.least)} to {_number(self.most)}"
-        found = f"of at least {_number(self.least)}" if self.above is None else f"above {_number(self.above)}"
-        if self.below is not None:
-            return f"{found} and below {_number(self.below)}"
-        return found if self.most == math.inf else f"{found} and at most {_number(self.most)}"
+        if self.gt is None and self.lt is None and self.le < math.inf:
+            return f"from {_number(self.ge)} to {_number(self.le)}"
+        found = f"of at least {_number(self.ge)}" if self.gt is None else f"above {_number(self.gt)}"
+        if self.lt is not None:
+            return f"{found} and below {_number(self.lt)}"
+        return found if self.le == math.inf else f"{found} and at most {_number(self.le)}"
 
 
 def _number(value: float) -> str:
@@ -72,7 +72,7 @@ def _number(value: float) -> str:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Expected:
     """What to give, in words, where the type says too little."""
 
     words: str
@@ -90,20 +90,20 @@ class OneOf:
 
 Count = Annotated[int, Range(1)]
 Fraction = Annotated[float, Range(0, 1)]
-PositiveFraction = Annotated[float, Range(above=0, most=1)]
-Rate = Annotated[float, Range(0, below=1)]
+PositiveFraction = Annotated[float, Range(gt=0, le=1)]
+Rate = Annotated[float, Range(0, lt=1)]
 NonNegative = Annotated[float, Range(0)]
-Positive = Annotated[float, Range(above=0)]
+Positive = Annotated[float, Range(gt=0)]
 Seed = Annotated[int, Range(0, 2**31 - 1)]
 Workers = Annotated[int, Range(0)]
 SideLength = Annotated[int, Range(1)]
 TokenMerge = Annotated[int, Range(0)]
 Precision = Literal["fp32", "int8"]  # of the numbers in the large products
-Epochs = Annotated[float, Range(above=0, most=1e9)]
-Budget = Annotated[str, Wanted("a time with its unit, such as 90s, 5m or 1h30m")]
-WorkSlice = Annotated[str, Wanted("a share i/n of the work, from 1/n to n/n, such as 1/8")]
+Epochs = Annotated[float, Range(gt=0, le=1e9)]
+Budget = Annotated[str, Expected("a time with its unit, such as 90s, 5m or 1h30m")]
+WorkSlice = Annotated[str, Expected("a share i/n of the work, from 1/n to n/n, such as 1/8")]
 
-NamedValue = Callable[[str, object], str]
+FormatArgument = Callable[[str, object], str]
 """How a sentence writes an argument, from its name and value: "top=0", or "--top 0" on the command line."""
 
 
@@ -135,7 +135,7 @@ def bind(called: str, signature: inspect.Signature, *args: Any, **kwargs: Any) -
 
 
 def check_values(
-    values: Mapping[str, object], hints: Mapping[str, Any], place: NamedValue | None = None
+    values: Mapping[str, object], hints: Mapping[str, Any], place: FormatArgument | None = None
 ) -> dict[str, Any]:
     """The values by name, as their annotations have them; one that its annotation does not allow is refused."""
     return {
@@ -148,15 +148,15 @@ def check_fields(config: Any) -> None:
     hints = _hints(cast(Hashable, type(config)))
     for field in fields(config):
         value = getattr(config, field.name)
-        if (taken := check_value(value, hints[field.name], field.name)) is not value:
-            object.__setattr__(config, field.name, taken)
+        if (converted := check_value(value, hints[field.name], field.name)) is not value:
+            object.__setattr__(config, field.name, converted)
 
 
-def check_value(value: object, hint: Any, name: str, place: NamedValue | None = None) -> Any:
+def check_value(value: object, hint: Any, name: str, place: FormatArgument | None = None) -> Any:
     """The value as the annotation has it, or one sentence that names it and says what to give."""
     try:
-        return _take(value, hint)
-    except _UnfitError as error:
+        return _convert(value, hint)
+    except _InvalidValueError as error:
         reason = f"{error.reason}; " if error.reason else ""
         name += error.place
         given = f"{name}={shown(error.value)}" if place is None else place(name, error.value)
@@ -172,7 +172,7 @@ def _hints(owner: Hashable) -> dict[str, Any]:
     return {name: hint for name, hint in hints.items() if name in known and get_origin(hint) is not ClassVar}
 
 
-class _UnfitError(Exception):
+class _InvalidValueError(Exception):
     """A value that an annotation does not allow, with the annotation and, where it lies inside another, its place."""
 
     def __init__(self, value: object, hint: Any, reason: str = "", place: str = "", *, near: bool = False) -> None:
@@ -182,20 +182,20 @@ class _UnfitError(Exception):
         self.near = near or bool(reason)
 
 
-def _take(value: object, hint: Any) -> Any:
-    """The value as the hint has it; raises `_UnfitError`."""
+def _convert(value: object, hint: Any) -> Any:
+    """The value as the hint has it; raises `_InvalidValueError`."""
     origin = get_origin(hint)
     kind = origin or hint
     if hint in (Any, object) or isinstance(hint, TypeVar):
         return value
     if origin is Annotated:
-        return _take_annotated(value, hint)
+        return _convert_annotated(value, hint)
     if origin in (Union, UnionType):
-        return _take_any(value, hint)
+        return _convert_union(value, hint)
     if hint in (int, float, bool, str):
-        return _take_plain(value, hint)
+        return _convert_scalar(value, hint)
     if isinstance(origin, type) and issubclass(origin, Sequence):
-        return _take_items(value, hint, origin)
+        return _convert_items(value, hint, origin)
     if origin is Literal:
         fits = any(type(value) is type(choice) and value == choice for choice in get_args(hint))
     elif isinstance(origin, type) and issubclass(origin, Mapping):
@@ -205,120 +205,122 @@ def _take(value: object, hint: Any) -> Any:
     else:  # whether a value keeps to a protocol shows when it is used
         fits = getattr(kind, "_is_protocol", False) or isinstance(value, kind)
     if not fits:
-        raise _UnfitError(value, hint)
+        raise _InvalidValueError(value, hint)
     return _path(value, hint) if kind is Path else value
 
 
-def _take_annotated(value: object, hint: Any) -> Any:
+def _convert_annotated(value: object, hint: Any) -> Any:
     kind, *remarks = get_args(hint)
     try:
-        taken = _take(value, kind)
-    except _UnfitError as error:
+        converted = _convert(value, kind)
+    except _InvalidValueError as error:
         inner = error.hint if error.place else hint  # a wrong item is about what items may be
-        raise _UnfitError(error.value, inner, error.reason, error.place, near=error.near) from None
+        raise _InvalidValueError(error.value, inner, error.reason, error.place, near=error.near) from None
     for remark in remarks:
-        if isinstance(remark, Range) and taken not in remark:
-            raise _UnfitError(value, hint, near=True)
-        if isinstance(remark, OneOf) and taken not in remark.names():
-            raise _UnfitError(value, hint, near=True)
-    return taken
+        if isinstance(remark, Range) and converted not in remark:
+            raise _InvalidValueError(value, hint, near=True)
+        if isinstance(remark, OneOf) and converted not in remark.names():
+            raise _InvalidValueError(value, hint, near=True)
+    return converted
 
 
-def _take_any(value: object, hint: Any) -> Any:
+def _convert_union(value: object, hint: Any) -> Any:
     """The first alternative that fits; else what is wrong by the one that came nearest."""
-    near: _UnfitError | None = None
+    near: _InvalidValueError | None = None
     for choice in get_args(hint):
         try:
-            taken = _take(value, choice)
-            return _path(taken, hint) if choice is str and Path in get_args(hint) else taken
-        except _UnfitError as error:
+            converted = _convert(value, choice)
+            return _path(converted, hint) if choice is str and Path in get_args(hint) else converted
+        except _InvalidValueError as error:
             near = error if error.near else near
     if near is None:
-        raise _UnfitError(value, hint)
+        raise _InvalidValueError(value, hint)
     whole = not near.place  # a wrong item is about what items may be; a wrong whole about all alternatives
-    raise _UnfitError(near.value, hint if whole else near.hint, near.reason, near.place, near=True)
+    raise _InvalidValueError(near.value, hint if whole else near.hint, near.reason, near.place, near=True)
 
 
-def _take_plain(value: object, kind: type) -> Any:
+def _convert_scalar(value: object, kind: type) -> Any:
     """A number, truth value or text; NumPy's own become Python's."""
     dtype = getattr(value, "dtype", None)
     if dtype is not None and getattr(value, "shape", None) != ():
-        raise _UnfitError(value, kind)
+        raise _InvalidValueError(value, kind)
     if kind is str:
         return _text(value, kind)
     truth = isinstance(value, bool) or getattr(dtype, "kind", "") == "b"
     if kind is bool and truth:
         return bool(value)
     if kind is bool or truth or not isinstance(value, Integral if kind is int else Real):
-        raise _UnfitError(value, kind)
+        raise _InvalidValueError(value, kind)
     number: int | float = int(value) if isinstance(value, Integral) else float(value)
     if isinstance(number, int) and not -MAX_INT < number < MAX_INT:
-        raise _UnfitError(number, kind, "too large")
+        raise _InvalidValueError(number, kind, "too large")
     if not math.isfinite(number):
-        raise _UnfitError(number, kind, "not a finite number")
+        raise _InvalidValueError(number, kind, "not a finite number")
     return value if isinstance(value, int | float) else number
 
 
 def _text(value: object, hint: Any) -> Any:
     if not isinstance(value, str):
-        raise _UnfitError(value, hint)
+        raise _InvalidValueError(value, hint)
     if not value.strip():
-        raise _UnfitError(value, hint, "empty")
+        raise _InvalidValueError(value, hint, "empty")
     if len(value) > MAX_TEXT_LETTERS:
-        raise _UnfitError(value, hint, f"too long ({len(value):,} letters)")
+        raise _InvalidValueError(value, hint, f"too long ({len(value):,} letters)")
     if "\0" in value:
-        raise _UnfitError(value, hint, "holds a null character")
+        raise _InvalidValueError(value, hint, "holds a null character")
     return value
 
 
 def _path(value: Any, hint: Any) -> Any:
     _text(str(value), hint)
     if any(len(os.fsencode(name)) > MAX_NAME_BYTES for name in str(value).split("/")):
-        raise _UnfitError(value, hint, "a name of more than 255 bytes, which no file has")
+        raise _InvalidValueError(value, hint, "a name of more than 255 bytes, which no file has")
     return value
 
 
-def _take_items(value: object, hint: Any, origin: type) -> Any:
+def _convert_items(value: object, hint: Any, origin: type) -> Any:
     """A list or tuple, each item checked; a tuple where the annotation has one."""
     inner = get_args(hint) or (Any, ...)
     fixed = origin is tuple and inner[-1] is not ...
     if isinstance(value, str | bytes) or not isinstance(value, Sequence) or (fixed and len(inner) != len(value)):
-        raise _UnfitError(value, hint)
-    taken = []
+        raise _InvalidValueError(value, hint)
+    converted = []
     for number, (item, kind) in enumerate(zip(value, inner if fixed else inner[:1] * len(value), strict=True)):
         try:
-            taken.append(_take(item, kind))
-        except _UnfitError as error:
-            raise _UnfitError(error.value, error.hint, error.reason, f"[{number}]{error.place}", near=True) from None
-    if all(item is checked for item, checked in zip(value, taken, strict=True)) and (
+            converted.append(_convert(item, kind))
+        except _InvalidValueError as error:
+            raise _InvalidValueError(
+                error.value, error.hint, error.reason, f"[{number}]{error.place}", near=True
+            ) from None
+    if all(item is checked for item, checked in zip(value, converted, strict=True)) and (
         origin is not tuple or isinstance(value, tuple)
     ):
         return value
-    return tuple(taken) if origin is tuple else taken
+    return tuple(converted) if origin is tuple else converted
 
 
 def wanted(hint: Any) -> str:
     """What to give, in words: "a whole number of at least 1, or leave it out"."""
-    choices = kinds_of(hint, annotated=True)
-    words = list(dict.fromkeys(_word(choice, choices) for choice in choices if choice is not NoneType))
+    choices = union_members(hint, annotated=True)
+    words = list(dict.fromkeys(_describe_hint(choice, choices) for choice in choices if choice is not NoneType))
     listed = f"{', '.join(words[:-1])} or {words[-1]}" if len(words) > 1 else words[0]
     return f"{listed}, or leave it out" if NoneType in choices else listed
 
 
-def kinds_of(hint: Any, *, annotated: bool = False) -> list[Any]:
+def union_members(hint: Any, *, annotated: bool = False) -> list[Any]:
     """The alternatives of a hint, those within alternatives too; annotated: each with its remarks."""
     if get_origin(hint) is Annotated and not annotated:
-        return kinds_of(get_args(hint)[0])
+        return union_members(get_args(hint)[0])
     if get_origin(hint) in (Union, UnionType):
-        return [inner for choice in get_args(hint) for inner in kinds_of(choice, annotated=annotated)]
+        return [inner for choice in get_args(hint) for inner in union_members(choice, annotated=annotated)]
     return [hint]
 
 
-def _word(hint: Any, beside: Sequence[Any]) -> str:
+def _describe_hint(hint: Any, beside: Sequence[Any]) -> str:
     origin = get_origin(hint)
     if origin is Annotated:
         kind, *remarks = get_args(hint)
-        if words := [remark.words for remark in remarks if isinstance(remark, Wanted)]:
+        if words := [remark.words for remark in remarks if isinstance(remark, Expected)]:
             return words[0]
         if tables := [remark for remark in remarks if isinstance(remark, OneOf)]:
             return str(tables[0])
@@ -332,7 +334,7 @@ def _word(hint: Any, beside: Sequence[Any]) -> str:
         return f"{len(get_args(hint))} numbers, such as {(1,) * len(get_args(hint))}"
     if isinstance(origin, type) and issubclass(origin, Sequence):
         item = get_args(hint)[0]
-        several = set(kinds_of(item, annotated=True)) <= set(beside)
+        several = set(union_members(item, annotated=True)) <= set(beside)
         return "a list of them" if several else f"a list, each of it {wanted(item)}"
     names: dict[Any, str] = {int: "a whole number", float: "a number", bool: "True or False", str: "a text"}
     names |= {Path: "a path", bytes: "the bytes of a file", Callable: "a function"}

@@ -21,6 +21,6 @@ class MachineError(Exception):
     """
 
 
-def nothing_readable() -> UserError:
+def no_readable_images() -> UserError:
     """What is said where not one image could be read."""
     return UserError("there are no images that can be read; check the data.")

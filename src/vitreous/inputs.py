@@ -39,7 +39,7 @@ def read_bytes(path: Path, most: int = MAX_TEXT_BYTES) -> bytes:
         except OSError as error:
             raise UserError(f"{path}: cannot be read ({reason(error)}); check the disk.") from None
     if len(content) > most:
-        raise UserError(f"{path}: more than {size_text(most)}, which is too large for what it should be; check it.")
+        raise UserError(f"{path}: more than {format_bytes(most)}, which is too large for what it should be; check it.")
     return content
 
 
@@ -68,7 +68,7 @@ def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not a number that JSON has")
 
 
-def as_text(name: str) -> str:
+def utf8_text(name: str) -> str:
     """A name as text that any UTF-8 file can hold, the same in every locale.
 
     Python keeps bytes of a file's name that its locale cannot decode as lone surrogates, which no file takes. Here they
@@ -91,18 +91,18 @@ def reason(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error)
 
 
-def parse_size(size: str | int, name: str, least: int = 1) -> int:
+def parse_bytes(size: str | int, name: str, least: int = 1) -> int:
     """Bytes that a person means by a number, or a text such as "256MB"; `name` is what errors call it."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)b?", str(size).strip().lower(), re.ASCII)
     count = int(float(found[1]) * 1000 ** " kmgt".index(found[2] or " ")) if found and len(found[1]) < 20 else -1
     if count < 0:
         raise UserError(f"{name}={str(size)[:40]!r}: give bytes with their unit, such as 256MB or 1GB.")
     if not least <= count < 2**60:
-        raise UserError(f"{name}={str(size)[:40]!r}: give at least {size_text(least)}, and less than an exabyte.")
+        raise UserError(f"{name}={str(size)[:40]!r}: give at least {format_bytes(least)}, and less than an exabyte.")
     return count
 
 
-def size_text(count: int) -> str:
+def format_bytes(count: int) -> str:
     """Bytes for a person: "512 MB", "1.5 GB"."""
     amount, unit = float(count), "bytes"
     for unit in ("bytes", "kB", "MB", "GB", "TB", "PB"):

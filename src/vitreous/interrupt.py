@@ -34,7 +34,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 @dataclass
-class _Heard:
+class _SignalState:
     """What came of signals so far: they belong to the process, so there is one of these."""
 
     number: int | None = None
@@ -48,7 +48,7 @@ class _Heard:
             raise Interrupted(self.number)
 
 
-_heard = _Heard()
+_state = _SignalState()
 
 
 @contextmanager
@@ -57,13 +57,13 @@ def interruptible() -> Iterator[None]:
 
     Signals that whoever started the process wanted ignored (nohup, a shell's background job) stay ignored.
     """
-    _heard.number, _heard.raised = None, False
+    _state.number, _state.raised = None, False
     previous = {number: signal.getsignal(number) for number in SIGNALS}
     heeded = [number for number, handler in previous.items() if handler is not signal.SIG_IGN]
     for number in heeded:
-        signal.signal(number, _hear)
+        signal.signal(number, _handle)
     try:
-        with _nowhere_dropped():
+        with _resending_dropped():
             yield
     finally:
         for number in heeded:
@@ -73,17 +73,17 @@ def interruptible() -> Iterator[None]:
 @contextmanager
 def uninterrupted() -> Iterator[None]:
     """Within, a signal waits until the block has ended."""
-    _heard.held += 1
+    _state.held += 1
     try:
         yield
     finally:
-        _heard.held -= 1
-    _heard.raise_once()
+        _state.held -= 1
+    _state.raise_once()
 
 
-def signal_heard() -> int | None:
+def received_signal() -> int | None:
     """The signal that asked this command to end, if one did."""
-    return _heard.number
+    return _state.number
 
 
 def open_signal_pipe() -> int | None:
@@ -93,7 +93,7 @@ def open_signal_pipe() -> int | None:
     """
     if threading.current_thread() is not threading.main_thread() or not hasattr(os, "register_at_fork"):
         return None
-    if not any(signal.getsignal(number) is _hear for number in SIGNALS):
+    if not any(signal.getsignal(number) is _handle for number in SIGNALS):
         return None
     reader, writer = os.pipe()
     for end in (reader, writer):
@@ -103,17 +103,17 @@ def open_signal_pipe() -> int | None:
     return reader
 
 
-def _hear(number: int, _: object) -> None:
-    if _heard.number is None:
-        _heard.number, _heard.since = number, time.monotonic()
-    elif time.monotonic() - _heard.since > ECHO_SECONDS:
+def _handle(number: int, _: object) -> None:
+    if _state.number is None:
+        _state.number, _state.since = number, time.monotonic()
+    elif time.monotonic() - _state.since > ECHO_SECONDS:
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
-    _heard.raise_once()
+    _state.raise_once()
 
 
 @contextmanager
-def _nowhere_dropped() -> Iterator[None]:
+def _resending_dropped() -> Iterator[None]:
     """Within, a signal that comes while Python tidies up (`__del__`, a weak reference's end) comes once more.
 
     Python prints exceptions from there and drops them, and the command would go on as if nobody had asked it to end.
@@ -122,9 +122,9 @@ def _nowhere_dropped() -> Iterator[None]:
 
     def hook(unraisable: UnraisableHookArgs) -> None:
         if isinstance(unraisable.exc_value, Interrupted) and hasattr(signal, "pthread_kill"):
-            _heard.raised = False
+            _state.raised = False
             # Later and from elsewhere: here it would be dropped again.
-            threading.Thread(target=_hear_again, args=(unraisable.exc_value.number,), daemon=True).start()
+            threading.Thread(target=_send_again, args=(unraisable.exc_value.number,), daemon=True).start()
         else:
             before(unraisable)
 
@@ -135,7 +135,7 @@ def _nowhere_dropped() -> Iterator[None]:
         sys.unraisablehook = before
 
 
-def _hear_again(number: int) -> None:
+def _send_again(number: int) -> None:
     time.sleep(AGAIN_SECONDS)
-    if signal.getsignal(number) is _hear:
+    if signal.getsignal(number) is _handle:
         signal.pthread_kill(threading.main_thread().ident or 0, number)  # which wakes it, too

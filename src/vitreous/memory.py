@@ -1,13 +1,13 @@
-"""How much memory there is, refusing in time what needs more, and keeping what the command line has taken.
+"""How much memory there is, refusing early what needs more, and keeping freed memory in the process.
 
 glibc's malloc gives large blocks back to the system as soon as they are free. A network frees its activations layer by
 layer, so the system takes them back, clears them and hands them out again, page by page, thousands of times a second.
-`keep_memory` tells glibc to keep what is free, and gives it one large range of addresses that the system may back with
-huge pages (2 MiB instead of 4 KiB). Addresses are not memory: only what is really used is taken.
+`retain_memory` tells glibc to keep what is free, and gives it one large range of addresses that the system may back
+with huge pages (2 MiB instead of 4 KiB). Addresses are not memory: only what is really used is taken.
 
-The command line calls it; `import vitreous` leaves the host process as it is, and who wants it in a notebook calls it
-before anything is computed. A person's own settings win: with GLIBC_TUNABLES for malloc, a MALLOC_ variable or another
-allocator it does nothing, and neither where the C library is not glibc. VITREOUS_ALLOCATOR=off switches it off.
+The command line calls it; `import vitreous` changes nothing in the host process. In a notebook, call it before anything
+is computed. It does nothing with another C library or allocator, nor if the user has set GLIBC_TUNABLES for malloc or a
+MALLOC_ variable. VITREOUS_ALLOCATOR=off switches it off.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from vitreous.errors import MachineError, UserError
-from vitreous.inputs import size_text
+from vitreous.inputs import format_bytes
 
 SWITCH = "VITREOUS_ALLOCATOR"
 HUGE_PAGE = 2**21
-LARGEST_KEPT = (
+MMAP_THRESHOLDS = (
     2**30,
     2**25,
 )  # bytes of a free block that is kept; the second is the most before glibc 2.35
@@ -44,12 +44,12 @@ def check_memory(needed: float, what: str, instead: str) -> None:
     """
     available = available_memory()
     if available is not None and needed > available:
-        give_back_memory()  # of an earlier verb in this process
+        trim_memory()  # of an earlier verb in this process
         available = available_memory()
     if available is not None and needed > available:
         raise UserError(
-            f"{what}: needs about {size_text(int(min(needed, 1e18)))} of memory, and there are {size_text(available)}; "
-            f"{instead}."
+            f"{what}: needs about {format_bytes(int(min(needed, 1e18)))} of memory, and there are "
+            f"{format_bytes(available)}; {instead}."
         )
 
 
@@ -76,7 +76,7 @@ def available_memory(root: Path = Path("/")) -> int | None:
         below = top / path.lstrip("/")
         # Those above a group bind it too. In a container the path may be the host's: then only `top` is there.
         for folder in (below, *(parent for parent in below.parents if parent.is_relative_to(top))):
-            found += _left(folder, *names)
+            found += _group_available(folder, *names)
     return max(0, min(found)) if found else None
 
 
@@ -95,8 +95,8 @@ def check_address_space(least: int) -> None:
     for limit in _address_space():
         if limit < least:
             raise MachineError(
-                f"this process may have {size_text(limit)} of addresses, and its libraries take about "
-                f"{size_text(least)}; raise the limit (ulimit -v)."
+                f"this process may have {format_bytes(limit)} of addresses, and its libraries take about "
+                f"{format_bytes(least)}; raise the limit (ulimit -v)."
             )
 
 
@@ -110,7 +110,7 @@ def _address_space() -> list[int]:
     return [] if limit == resource.RLIM_INFINITY else [limit]
 
 
-def _left(group: Path, limit: str, used: str, reclaimable: str) -> list[int]:
+def _group_available(group: Path, limit: str, used: str, reclaimable: str) -> list[int]:
     """[bytes that a group may still take], or [] where it has no limit."""
     numbers = [int(line) for name in (limit, used) for line in _lines(group / name) if line.isdigit()]  # or "max"
     if len(numbers) < 2:
@@ -130,30 +130,30 @@ def _lines(path: Path) -> list[str]:
         return []
 
 
-def keep_memory() -> bool:
+def retain_memory() -> bool:
     """Have this process keep its memory and use huge pages; whether it does. To call it again changes nothing."""
     global _keeping
-    if _keeping is None and not _chosen_by_the_user(os.environ):
+    if _keeping is None and not _is_configured_by_user(os.environ):
         libc = _glibc_malloc()
-        if libc is not None and _never_give_back(libc):
-            _reserve(libc)
+        if libc is not None and _disable_trimming(libc):
+            _reserve_addresses(libc)
             _keeping = libc
     return _keeping is not None
 
 
-def give_back_memory() -> None:
+def trim_memory() -> None:
     """Give the system what this process keeps and does not use; what it frees from now on it keeps again."""
     if _keeping is not None:
         _keeping.malloc_trim(0)
-        _reserve(_keeping)  # trimming gave up the addresses too
+        _reserve_addresses(_keeping)  # trimming gave up the addresses too
 
 
-def _never_give_back(libc: ctypes.CDLL) -> bool:
-    kept = any(libc.mallopt(_M_MMAP_THRESHOLD, size) for size in LARGEST_KEPT)
+def _disable_trimming(libc: ctypes.CDLL) -> bool:
+    kept = any(libc.mallopt(_M_MMAP_THRESHOLD, size) for size in MMAP_THRESHOLDS)
     return bool(kept and libc.mallopt(_M_TRIM_THRESHOLD, -1))
 
 
-def _chosen_by_the_user(environment: Mapping[str, str]) -> bool:
+def _is_configured_by_user(environment: Mapping[str, str]) -> bool:
     """Whether a person has said how memory is to be managed."""
     return (
         environment.get(SWITCH, "").lower() == "off"
@@ -185,13 +185,13 @@ def _library_of(libc: ctypes.CDLL, function: str) -> int | None:
     return info[1]
 
 
-def _reserve(libc: ctypes.CDLL) -> None:
+def _reserve_addresses(libc: ctypes.CDLL) -> None:
     """Let malloc's heap reach over half of the machine's memory, in huge pages. None of it is touched.
 
     The block that is taken and freed here becomes the heap's unused end, which later blocks are cut from. Where
     addresses are counted (ulimit -v and -d, no overcommitment) they are left to those who need them.
     """
-    if _addresses_are_counted():
+    if _has_address_limit():
         return
     size = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
     libc.mallopt(_M_MMAP_MAX, 0)  # from the heap, however large
@@ -205,7 +205,7 @@ def _reserve(libc: ctypes.CDLL) -> None:
     libc.free(start)
 
 
-def _addresses_are_counted() -> bool:
+def _has_address_limit() -> bool:
     import resource
 
     limits = (resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA))

@@ -15,7 +15,7 @@ import torch
 from support.commands import MB, SECONDS, check_ended_well, check_refused, run_command
 from support.greys import draw_images, make_weights
 from vitreous.cli.failures import explain_failure
-from vitreous.cli.terminal import Reminder, shown_progress
+from vitreous.cli.terminal import LogInterval, shown_progress
 from vitreous.errors import MachineError, UserError
 
 
@@ -225,7 +225,7 @@ def test_what_the_machine_refuses_is_told_from_bugs(subtests):
 
 def test_a_log_is_reminded_after_a_while_and_then_once_a_minute():
     now = 0.0
-    reminder = Reminder(lambda: now)
+    reminder = LogInterval(lambda: now)
     seen = []
     for second in range(400):
         now = float(second)
@@ -238,7 +238,7 @@ def test_a_log_is_reminded_after_a_while_and_then_once_a_minute():
 
 def test_what_is_left_is_unknown_when_something_else_is_counted():
     now = 0.0
-    reminder = Reminder(lambda: now)
+    reminder = LogInterval(lambda: now)
     assert reminder.left(0, 100, "images") == ""
     now = 10.0
     assert reminder.left(50, 100, "images").split()[-3:-1] == ["10", "s"]

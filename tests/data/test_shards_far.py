@@ -29,7 +29,7 @@ from vitreous.data.opening import open_data
 from vitreous.data.shards import prefetch, reading
 from vitreous.storage import http
 from vitreous.training.folder import run_name
-from vitreous.training.request import same_place
+from vitreous.training.request import normalised_path
 
 SIZE = Preprocess(size=(16, 16))
 
@@ -169,7 +169,7 @@ def test_what_one_thread_waits_for_and_another_forgets_is_read_all_the_same(slow
 
 def test_a_thread_that_waits_for_a_image_ends_with_the_command(slow, monkeypatch):
     monkeypatch.setattr(prefetch, "SIGNAL_CHECK_SECONDS", 0.01)
-    monkeypatch.setattr(prefetch, "signal_heard", lambda: 2)
+    monkeypatch.setattr(prefetch, "received_signal", lambda: 2)
     prefetch.fetch_ahead(pieces(0))
     ended = []
 
@@ -436,4 +436,4 @@ def test_what_fsspec_does_not_find(memory, tmp_path):
 def test_a_run_is_called_after_the_address():
     assert run_name("https://host/pets/shards.json") == run_name("s3://bucket/pets") == "pets"
     assert run_name("shards/train-{000000..000009}.tar") == "train"
-    assert same_place("https://host//pets") == "https://host//pets"
+    assert normalised_path("https://host//pets") == "https://host//pets"

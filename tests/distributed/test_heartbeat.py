@@ -98,25 +98,25 @@ def heartbeat(monkeypatch):
 def test_a_failure_of_this_process_that_its_thread_sees_first_is_its_own(heartbeat):
     seen = []
     heartbeat.store.after_claim = lambda: seen.append((heartbeat._watch_previous(), heartbeat.failure[0]))
-    heartbeat.claim("the disk is full")
+    heartbeat.claim_failure("the disk is full")
     assert seen == [(None, 1)], "the main thread says it, and ends"
     assert heartbeat.failure[0] == 1
 
 
 def test_a_failure_that_was_claimed_meanwhile_is_not_taken_for_anothers(heartbeat):
-    heartbeat.store.meanwhile = lambda: heartbeat.claim("the disk is full")
+    heartbeat.store.meanwhile = lambda: heartbeat.claim_failure("the disk is full")
     assert heartbeat._watch_previous() is None
     assert heartbeat.failure[0] == 1
 
 
 def test_what_another_has_said_first_is_the_reason(heartbeat):
     heartbeat.store.set(FAILURE, "0 the disk is full")
-    heartbeat.claim("something that follows from it")
+    heartbeat.claim_failure("something that follows from it")
     assert heartbeat.failure[0] == 0
     heartbeat.failure = None
     assert heartbeat._watch_previous() == "the disk is full"
     assert heartbeat.failure[0] == 0
-    assert heartbeat.find_failure() == "the disk is full"
+    assert heartbeat.poll_failure() == "the disk is full"
 
 
 def test_without_an_answer_of_the_store_this_process_stays_the_first(heartbeat):
@@ -127,7 +127,7 @@ def test_without_an_answer_of_the_store_this_process_stays_the_first(heartbeat):
 
     heartbeat.store.set(FAILURE, "0 the disk is full")
     heartbeat.store.after_claim = break_off
-    heartbeat.store.meanwhile = lambda: heartbeat.claim("no more memory")
+    heartbeat.store.meanwhile = lambda: heartbeat.claim_failure("no more memory")
     heartbeat._watch_previous()
     assert heartbeat.failure[0] == 1
 
@@ -203,7 +203,7 @@ def test_processes_in_different_collectives_are_noticed(heartbeat):
 
 
 def test_a_debug_run_compares_every_collective(heartbeat):
-    room.collectives.compared_by = heartbeat
+    room.collectives.checker = heartbeat
     heartbeat.store.set("vitreous/collective/2", "0 broadcast at a.py:1")
     with room.collectives.enter("all_reduce"):
         assert room.collectives.waiting
@@ -244,30 +244,30 @@ class TestFailuresOfOthers:
         """While the other process goes on."""
         heartbeat._over.happens = lambda waits: heartbeat.store.beat(0, 5 + waits.seconds)
         error = RuntimeError("photos/igloo/1.jpg: connection closed by the painter")
-        assert process_group.announce(error) is None
+        assert process_group.announce_failure(error) is None
         assert heartbeat.store.get(FAILURE) == f"1 RuntimeError: {error}".encode()
         assert process_group.is_first_failure()
 
     def test_an_error_without_words_is_anothers_where_that_has_ended(self, heartbeat):
-        found = process_group.announce(RuntimeError("?"))
-        assert isinstance(found, process_group.LostError)
+        found = process_group.announce_failure(RuntimeError("?"))
+        assert isinstance(found, process_group.PeerFailedError)
         assert str(found).startswith("process 0 on host7 ")
         assert heartbeat._over.seconds == INTERVAL_SECONDS + GRACE_SECONDS
 
     def test_what_follows_from_a_failure_that_its_own_thread_found_is_that_failure(self, heartbeat):
         """The process that holds the store may have ended since."""
-        heartbeat.claim("process 1 waits elsewhere")
+        heartbeat.claim_failure("process 1 waits elsewhere")
         heartbeat.store = None
-        assert str(process_group.announce(RuntimeError("Connection closed"))) == "process 1 waits elsewhere"
+        assert str(process_group.announce_failure(RuntimeError("Connection closed"))) == "process 1 waits elsewhere"
         assert process_group.is_first_failure()
 
     def test_a_process_that_left_is_not_waited_for(self, heartbeat):
         heartbeat.store.set(f"{LEFT}/0", "was ended by SIGTERM")
-        assert "process 0 was ended by SIGTERM" in str(process_group.announce(RuntimeError("?")))
+        assert "process 0 was ended by SIGTERM" in str(process_group.announce_failure(RuntimeError("?")))
         assert heartbeat._over.seconds == 0
 
     def test_a_user_error_is_not_asked_about(self, heartbeat):
-        assert process_group.announce(ValueError("gloo")) is None
+        assert process_group.announce_failure(ValueError("gloo")) is None
         assert heartbeat._over.seconds == 0
 
     def test_a_collective_that_fails_among_the_living_is_told_in_a_sentence(self, heartbeat):
@@ -275,4 +275,4 @@ class TestFailuresOfOthers:
         code = compile("raise RuntimeError('timed out')", process_group.distributed_c10d.__file__, "exec")
         with pytest.raises(RuntimeError) as raised:
             exec(code)
-        assert "(timed out)" in str(process_group.announce(raised.value))
+        assert "(timed out)" in str(process_group.announce_failure(raised.value))

@@ -9,7 +9,7 @@ import pytest
 
 from support.live_server import save_tiny_model
 from support.serving import opened, running
-from vitreous.memory import give_back_memory
+from vitreous.memory import trim_memory
 
 INFER = "/v2/models/tiny/infer"
 MB = 2**20
@@ -110,7 +110,7 @@ def test_little_is_not_made_much(server, subtests):
     """A body of some megabytes costs no hundreds of them."""
     for case, body in LITTLE.items():
         with subtests.test(case):
-            give_back_memory()  # else what was freed before hides the peak
+            trim_memory()  # else what was freed before hides the peak
             with suppress(OSError):
                 Path("/proc/self/clear_refs").write_text("5")  # the peak is counted anew
             before = peak()

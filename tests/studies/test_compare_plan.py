@@ -10,7 +10,7 @@ from vitreous import UserError
 from vitreous.config.data import Preprocess
 from vitreous.config.train import Training
 from vitreous.distributed.meter import Cost
-from vitreous.distributed.world import ALONE
+from vitreous.distributed.world import SINGLE_PROCESS
 from vitreous.model.family import count_flops, named_config
 from vitreous.studies.compare.cells import equal_epochs
 from vitreous.studies.compare.compare import choose_rates
@@ -35,7 +35,7 @@ SLOW = ModelSpeed(0.004, 0.4, 4e9)
 
 def planned(budget="1h", slow=SLOW, gone=0.0, evaluations=10, **more):
     """The plan of a fast and a slow model, when so many seconds are gone; writing takes 2 s, the end 0.7 s."""
-    deadline = Deadline(budget, 2.0, SimpleNamespace(seconds=0.0), ALONE)
+    deadline = Deadline(budget, 2.0, SimpleNamespace(seconds=0.0), SINGLE_PROCESS)
     deadline._meter = SimpleNamespace(seconds=gone)
     speeds = {"fast": ModelSpeed(0.001, 0.1, 4e9), "slow": slow}
     request = replace(REQUEST, **more)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from support.zygote import import_jobs, memory
 from vitreous.cli import main
-from vitreous.memory import give_back_memory
+from vitreous.memory import trim_memory
 
 ZYGOTE = Path(__file__).with_name("zygote.py")
 SECONDS = 3.0
@@ -91,7 +91,7 @@ def _restart_peak() -> int:
 
     The package keeps what it frees (`vitreous.memory`); a command that takes no more than that would have no peak.
     """
-    give_back_memory()
+    trim_memory()
     if not os.access("/proc/self/clear_refs", os.W_OK):
         return memory("VmHWM")  # the earlier peak stays: only what goes beyond it counts
     Path("/proc/self/clear_refs").write_text("5")

@@ -32,7 +32,7 @@ TRAINING = Training(
     batch_size=4,
 )
 
-FREE = Reserved(ending=0, evaluation=0, evaluating=0)
+FREE = Reserved(ending=0, evaluation=0, all_evaluations=0)
 
 
 def make(training=TRAINING):
@@ -101,7 +101,7 @@ def planned(monkeypatch, deadline, each=1.0, **fields):
     """What is planned where a step takes a second."""
     monkeypatch.setattr(budget, "step_seconds", lambda learner, batches, progress, seconds: each)
     objective, loader = make()
-    reserved = Reserved(**{"ending": 5.0, "evaluation": 2.0, "evaluating": 20.0, **fields})
+    reserved = Reserved(**{"ending": 5.0, "evaluation": 2.0, "all_evaluations": 20.0, **fields})
     found, table = plan_steps(TRAINING, objective, loader, reserved, Stopped(deadline))
     return found, table, steps_of(found, loader)
 
@@ -110,15 +110,15 @@ def test_steps_and_evaluations_fill_the_time(monkeypatch):
     found, table, steps = planned(monkeypatch, deadline=115)
     assert found.evaluations == table.evaluations == 10
     assert steps == 77  # 0.97 of 100 s, less ten evaluations
-    assert planned(monkeypatch, deadline=115, evaluating=7.0)[0].evaluations == 3
-    found, table, steps = planned(monkeypatch, deadline=115, evaluating=7.0, fixed=True)
+    assert planned(monkeypatch, deadline=115, all_evaluations=7.0)[0].evaluations == 3
+    found, table, steps = planned(monkeypatch, deadline=115, all_evaluations=7.0, fixed=True)
     assert (found.evaluations, table.evaluations, steps) == (10, 10, 77)  # as many as asked for, whatever they take
     assert table.deadline <= 115
 
 
 def test_with_a_good_start_too_few_steps_are_none(monkeypatch):
-    assert planned(monkeypatch, deadline=15 + 20, fewest=10)[2] >= 10
-    found, table, steps = planned(monkeypatch, deadline=15 + 10, fewest=10)
+    assert planned(monkeypatch, deadline=15 + 20, min_steps=10)[2] >= 10
+    found, table, steps = planned(monkeypatch, deadline=15 + 10, min_steps=10)
     assert (found.epochs, table, steps) == (0, None, 0)
 
 
@@ -132,7 +132,7 @@ def test_no_step_is_tried_where_it_is_known_that_too_few_fit(monkeypatch):
         raise AssertionError("it was tried")
 
     monkeypatch.setattr(budget, "time_stages", forbidden)
-    assert planned(monkeypatch, deadline=15 + 20, fewest=10, step=2.0)[2] == 0
+    assert planned(monkeypatch, deadline=15 + 20, min_steps=10, step=2.0)[2] == 0
 
 
 def test_the_dearest_stage_stands_for_the_others_where_trying_takes_too_long(monkeypatch):

@@ -8,7 +8,7 @@ from vitreous import UserError, ViTConfig
 from vitreous.config.objective import Distill, Mae, Supervised
 from vitreous.config.overrides import override
 from vitreous.model.family import count_flops, named_config
-from vitreous.training.recipes.student import decide_predictions, distilled
+from vitreous.training.recipes.student import choose_teacher_targets, with_distillation
 from vitreous.training.recipes.supervised import RECIPES, DatasetStats, recipe
 
 TINY = ViTConfig(width=16, depth=1, heads=2, mlp_width=32, patch=4, image_size=(16, 16), classes=3)
@@ -16,13 +16,13 @@ SITUATION = DatasetStats(3, 100, 100, 3)
 
 
 def fresh(name, stats=SITUATION, teacher=TINY):
-    return decide_predictions(distilled(recipe(name, stats), scratch=True), teacher)
+    return choose_teacher_targets(with_distillation(recipe(name, stats), scratch=True), teacher)
 
 
 def changed(changes, training=None, teacher=TINY):
     """As `fit` does it: the person's changes first, then what they leave open."""
-    training = distilled(recipe("scratch", SITUATION), scratch=True) if training is None else training
-    return override(training, changes, settle=lambda found: decide_predictions(found, teacher, changes))
+    training = with_distillation(recipe("scratch", SITUATION), scratch=True) if training is None else training
+    return override(training, changes, settle=lambda found: choose_teacher_targets(found, teacher, changes))
 
 
 def test_a_new_vit_gets_the_token_and_hard_answers_on_every_view(subtests):
@@ -53,7 +53,7 @@ def test_given_weights_keep_the_tokens_that_they_have():
     for base in (TINY, replace(TINY, distilled=True)):
         stats = replace(SITUATION, base=base, base_preprocess=recipe("plain", SITUATION).preprocess)
         stats = replace(stats, base_preprocess=replace(stats.base_preprocess, size=(16, 16)))
-        training = distilled(recipe("small-data", stats), scratch=False)
+        training = with_distillation(recipe("small-data", stats), scratch=False)
         assert training.model.distilled == base.distilled
         assert isinstance(training.objective, Distill)
 
@@ -69,7 +69,7 @@ def test_a_teacher_that_costs_more_than_a_step_of_the_student_looks_once():
         ways = set()
         for width in range(96, 240, 12):
             teacher = named_config("F/4@32", width=width)
-            objective = decide_predictions(distilled(training, scratch=True), teacher).objective
+            objective = choose_teacher_targets(with_distillation(training, scratch=True), teacher).objective
             once = count_flops(teacher) > step
             assert (objective.answers, objective.targets) == (("image", "soft") if once else ("view", "hard"))
             ways.add(once)
@@ -126,4 +126,4 @@ def test_what_makes_no_sense_is_refused(subtests):
 def test_a_recipe_without_labels_has_no_place_for_a_teacher():
     training = replace(recipe("scratch", SITUATION), objective=Mae())
     with pytest.raises(UserError, match="distill"):
-        distilled(training, scratch=True)
+        with_distillation(training, scratch=True)

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from vitreous.training.recipes.student import noised
+from vitreous.training.recipes.student import with_noise
 from vitreous.training.recipes.supervised import DatasetStats, recipe
 
 MANY = DatasetStats(classes=5, images=40_000, side=32, channels=3)
@@ -11,7 +11,7 @@ MANY = DatasetStats(classes=5, images=40_000, side=32, channels=3)
 def test_a_student_of_small_images_is_noised_in_all_three_ways():
     plain = recipe("auto", MANY)
     assert (plain.augment.policy, plain.model.dropout, plain.model.drop_path) == ("none", 0, 0)
-    student = noised(plain, soft=True)
+    student = with_noise(plain, soft=True)
     assert student.augment.policy == "randaugment"
     assert (student.model.dropout, student.model.drop_path) == (0.1, 0.1)
     assert replace(student, model=plain.model, augment=plain.augment, objective=plain.objective) == plain
@@ -20,8 +20,8 @@ def test_a_student_of_small_images_is_noised_in_all_three_ways():
 def test_soft_labels_are_not_smoothed_as_well():
     plain = recipe("auto", MANY)
     assert plain.objective.label_smoothing == 0.1
-    assert noised(plain, soft=True).objective == replace(plain.objective, label_smoothing=0.0)
-    assert noised(plain, soft=False).objective == plain.objective
+    assert with_noise(plain, soft=True).objective == replace(plain.objective, label_smoothing=0.0)
+    assert with_noise(plain, soft=False).objective == plain.objective
 
 
 def test_a_family_goes_without_what_it_lacks_and_keeps_what_it_has(subtests):
@@ -33,7 +33,7 @@ def test_a_family_goes_without_what_it_lacks_and_keeps_what_it_has(subtests):
         ("scratch", None, 0.1, 0.1, "trivial"),  # instead of 0.05
     ):
         with subtests.test(name=name, model=model, dropout=dropout, drop_path=drop_path, policy=policy):
-            student = noised(recipe(name, replace(MANY, side=200, model=model)), soft=True)
+            student = with_noise(recipe(name, replace(MANY, side=200, model=model)), soft=True)
             assert getattr(student.model, "dropout", None) == dropout
             assert getattr(student.model, "drop_path", None) == drop_path
             assert student.augment.policy == policy
@@ -42,4 +42,4 @@ def test_a_family_goes_without_what_it_lacks_and_keeps_what_it_has(subtests):
 def test_more_noise_than_that_stays():
     plain = recipe("plain", replace(MANY, model="Ti/16"))
     plain = replace(plain, model=replace(plain.model, dropout=0.3, drop_path=0.4))
-    assert noised(plain, soft=True).model == plain.model
+    assert with_noise(plain, soft=True).model == plain.model

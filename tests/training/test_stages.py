@@ -14,18 +14,18 @@ works = st.builds(
     val=st.integers(0, 5_000),
     test=st.integers(0, 50_000),
     passes=st.integers(1, 6),
-    fewest=st.just(2),
-    steps=st.integers(0, 1_000),
+    min_features=st.just(2),
+    step_images=st.integers(0, 1_000),
 )
 seconds = st.floats(1e-4, 20, allow_nan=False)
-costs = st.builds(ImageCosts, spent=seconds, per_image=st.floats(1e-4, 0.5), writing=seconds, learn=st.floats(0, 0.01))
+costs = st.builds(ImageCosts, spent=seconds, per_image=st.floats(1e-4, 0.5), writing=seconds, fit=st.floats(0, 0.01))
 budgets = st.floats(1, 100_000)
 
 
 def taken(plan, cost):
     """Seconds of everything that is planned but steps, and of val and test alone."""
     measuring = cost.per_image * (plan.work.passes * plan.val + plan.test)
-    return cost.spent + cost.writing + measuring + (cost.per_image + cost.learn) * plan.features, measuring
+    return cost.spent + cost.writing + measuring + (cost.per_image + cost.fit) * plan.features, measuring
 
 
 @given(works, costs, budgets)
@@ -34,8 +34,8 @@ def test_never_more_than_the_budget_unless_the_least_is_more(work, cost, budget)
     total, measuring = taken(plan, cost)
     least = plan_images(work, cost, 1e-9)
     assert plan.features >= least.features
-    if plan.training >= 0:
-        assert total + plan.training <= budget * (1 + 1e-9)
+    if plan.training_seconds >= 0:
+        assert total + plan.training_seconds <= budget * (1 + 1e-9)
     else:
         assert plan.features == least.features
     if plan.val > MIN_IMAGES and plan.test > MIN_IMAGES:
@@ -60,7 +60,7 @@ def test_more_time_looks_at_no_fewer_images(work, cost, budget, more):
 
 @given(works, costs, budgets, st.floats(1, 10))
 def test_a_slower_machine_looks_at_no_more_images(work, cost, budget, slowness):
-    slow = replace(cost, per_image=cost.per_image * slowness, learn=cost.learn * slowness)
+    slow = replace(cost, per_image=cost.per_image * slowness, fit=cost.fit * slowness)
     quick, late = plan_images(work, cost, budget), plan_images(work, slow, budget)
     assert late.val <= quick.val
     assert late.test <= quick.test
@@ -69,7 +69,7 @@ def test_a_slower_machine_looks_at_no_more_images(work, cost, budget, slowness):
 
 @given(works, costs)
 def test_the_budget_that_would_do_it_all_does(work, cost):
-    enough = plan_images(work, cost, 1.0).enough
+    enough = plan_images(work, cost, 1.0).full_budget
     assert plan_images(work, cost, enough).complete
     assert plan_images(work, cost, enough).subsets == {}
     assume(work.features > 20 and cost.per_image * work.features > 1)
@@ -83,7 +83,7 @@ def test_a_plan_computed_by_hand():
     assert (plan.val, plan.test, plan.features) == (62, 250, 840)
     assert plan.subsets == {"val": 62, "test": 250, "train": 840}
     said = describe_plan(plan, "20s")
-    assert all(text in said for text in ("20s", "840 of 5,000", "62 of 1,000", format_budget(plan.enough)))
+    assert all(text in said for text in ("20s", "840 of 5,000", "62 of 1,000", format_budget(plan.full_budget)))
 
 
 def test_what_one_split_does_not_need_goes_to_the_other():
@@ -94,7 +94,7 @@ def test_what_one_split_does_not_need_goes_to_the_other():
 
 
 def test_a_time_that_is_too_short_for_anything_is_said():
-    plan = plan_images(ImageWork(5000, 1000, 1000, 4, fewest=37), ImageCosts(5, 0.1, 5), 1)
+    plan = plan_images(ImageWork(5000, 1000, 1000, 4, min_features=37), ImageCosts(5, 0.1, 5), 1)
     assert (plan.val, plan.test, plan.features) == (MIN_IMAGES, MIN_IMAGES, 37)
     assert "1s" in describe_plan(plan, "1s")
 

@@ -98,7 +98,7 @@ def test_the_digest_is_of_all_that_answers_follow_from(bundle):
 ONCE = Distill(targets="soft", answers="image")
 
 
-def ask(teacher, data, clock=None, look=lambda what, done, total: None):
+def predict_batches(teacher, data, clock=None, look=lambda what, done, total: None):
     training = Training(teacher.network.config, teacher.preprocess, ONCE)
     return teacher_predictions(teacher, training, data.train, 0, clock, Callbacks(progress=look))
 
@@ -106,14 +106,14 @@ def ask(teacher, data, clock=None, look=lambda what, done, total: None):
 def test_answers_are_computed_once_and_kept(bundle, data, tmp_path, monkeypatch):
     monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path))
     teacher, heard = open_teacher(bundle, data.classes), []
-    first = ask(teacher, data, look=lambda *told: heard.append(told))
+    first = predict_batches(teacher, data, look=lambda *told: heard.append(told))
     assert [told[1:] for told in heard] == [(12, 12)]
-    again = ask(teacher, data, look=lambda *told: heard.append(told))
+    again = predict_batches(teacher, data, look=lambda *told: heard.append(told))
     assert len(heard) == 1
     assert torch.equal(first.logits, again.logits)
     assert (first.logits.argmax(dim=1).numpy() == data.train.labels).all()
     other = data.train.relabelled(("red", "green", "blue"))
-    turned = ask(open_teacher(bundle, other.classes), replace(data, splits={"train": other}))
+    turned = predict_batches(open_teacher(bundle, other.classes), replace(data, splits={"train": other}))
     assert torch.equal(turned.logits, first.logits[:, [2, 1, 0]])
 
 
@@ -140,7 +140,7 @@ def small_batches(tmp_path, monkeypatch):
 def test_a_teacher_that_leaves_no_time_is_refused_with_the_time_that_would_do(bundle, data, tmp_path, small_batches):
     """After a second 4 images are done, so 8 take 2 more; asked a third time, the clock says 3: 5 of 10 seconds."""
     with pytest.raises(UserError) as error:
-        ask(open_teacher(bundle, data.classes), data, clock=SlowDeadline(9.0))
+        predict_batches(open_teacher(bundle, data.classes), data, clock=SlowDeadline(9.0))
     said = str(error.value)
     assert all(text in said for text in ("budget 9s", str(bundle), "2 s", "10s", "objective.answers=view"))
     assert not list(tmp_path.rglob("*.safetensors"))
@@ -149,7 +149,7 @@ def test_a_teacher_that_leaves_no_time_is_refused_with_the_time_that_would_do(bu
 def test_after_the_last_image_nothing_is_refused(bundle, data, small_batches):
     """After 8 images the clock says 5, and 4 more take 1.5 at the pace so far: just half of the 13 seconds."""
     clock = SlowDeadline(13.0)
-    assert ask(open_teacher(bundle, data.classes), data, clock=clock).logits.any()
+    assert predict_batches(open_teacher(bundle, data.classes), data, clock=clock).logits.any()
     assert clock.now() > 0.5 * clock.seconds  # it is late now, but what it said is said
 
 
@@ -157,4 +157,4 @@ def test_time_that_was_gone_before_counts(bundle, data, small_batches):
     clock = SlowDeadline(13.0)
     clock.now()
     with pytest.raises(UserError, match="15s"):
-        ask(open_teacher(bundle, data.classes), data, clock=clock)
+        predict_batches(open_teacher(bundle, data.classes), data, clock=clock)

@@ -67,7 +67,7 @@ def test_everything_is_there_by_depth(found):
     first, second = found.numbers.models
     written = json.loads(found.json.read_text())
     assert set(written) == {"generator", "data", "summary", "models", "cka", "noise_strength", "remarks"}
-    assert set(written["data"]) == {"from", "split", "images", "learned_from", "classes", "seed"}
+    assert set(written["data"]) == {"from", "split", "images", "data_description", "classes", "seed"}
     assert {"name", "shape", "grid", "attention_distance", "probe", "noise"} <= set(written["models"][0])
     assert written["models"][1]["token_rank"] == list(second.measures.token_rank)
     assert written["models"][0]["noise"]["clean"] == {
@@ -86,7 +86,7 @@ def test_everything_is_there_by_depth(found):
         assert len(model.probe.accuracy) == depth + 1
         assert model.probe.representation.n == 15
     data = found.numbers.data
-    assert (data.split, data.images, data.learned_from, data.classes) == ("test", 15, 24, 3)
+    assert (data.split, data.images, data.data_description, data.classes) == ("test", 15, 24, 3)
 
 
 def test_probes_and_likeness_are_what_they_say(found, data, colours):
@@ -171,7 +171,7 @@ def test_images_without_labels(tmp_path, data, monkeypatch):
     written = json.loads(found.json.read_text())
     assert not {"probe", "noise"} & set(written["models"][0])
     assert written["data"] | {"from": ""} == {
-        "from": "", "split": "all", "images": 24, "learned_from": None, "classes": None, "seed": 0,
+        "from": "", "split": "all", "images": 24, "data_description": None, "classes": None, "seed": 0,
     }  # fmt: skip
     assert len(found.numbers.remarks) == 2, "that there are no labels, and what is left out"
     assert sum(row.share for row in found.numbers.summary) == 1, "the attention distance, and no accuracy"

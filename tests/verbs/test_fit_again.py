@@ -13,7 +13,7 @@ from support.greys import draw_images, quick_fit, stop_after
 from vitreous import UserError, fit
 from vitreous.callbacks import Callbacks
 from vitreous.data.batch import Batch
-from vitreous.distributed.world import ALONE
+from vitreous.distributed.world import SINGLE_PROCESS
 from vitreous.training.image_plan import logits_in_time
 from vitreous.weights.bundle import load_bundle
 
@@ -106,7 +106,7 @@ def test_an_unreadable_image_at_the_end_is_no_lack_of_time():
     """Six of seven can be read; all were tried."""
 
     class Rounds:
-        source, batch_size, world = range(7), 4, ALONE
+        source, batch_size, world = range(7), 4, SINGLE_PROCESS
 
         def plain_rounds(self, batch_size, order):
             for index in (torch.arange(4), torch.arange(4, 6)):

@@ -23,7 +23,7 @@ from vitreous.data.opening import open_data
 from vitreous.evaluation.score_maps import region_logits
 from vitreous.training.folder import read_config
 from vitreous.training.page import write_report
-from vitreous.training.recipes.student import token_labelled
+from vitreous.training.recipes.student import with_token_labels
 from vitreous.training.recipes.supervised import DatasetStats, recipe
 from vitreous.training.teaching.teacher import open_teacher
 from vitreous.training.teaching.token_labels import label_tokens, read_examples
@@ -147,7 +147,7 @@ def test_the_maps_are_the_teachers_answers_for_the_whole_image(data, teacher, tm
 
 def training():
     """A training with token labels, as a recipe has it."""
-    return token_labelled(recipe("plain", DatasetStats(3, 24, 20, 3, model="N/4@16")))
+    return with_token_labels(recipe("plain", DatasetStats(3, 24, 20, 3, model="N/4@16")))
 
 
 def test_a_convolutional_teacher(data, tmp_path, monkeypatch):
@@ -308,7 +308,7 @@ def test_nothing_but_images_that_cannot_be_read_is_left_to_look_at(data, teacher
 def test_a_policy_that_turns_images_gives_way_to_jitter():
     plain = replace(training(), objective=Supervised(0.1))
     for policy in ("trivial", "randaugment"):
-        found = token_labelled(replace(plain, augment=replace(plain.augment, policy=policy)))
+        found = with_token_labels(replace(plain, augment=replace(plain.augment, policy=policy)))
         assert (found.augment.policy, found.augment.jitter) == ("none", 0.4)
         assert found.objective == TokenLabel(0.1)
 

@@ -32,7 +32,7 @@ from vitreous.studies.self_train.result import Round, RoundScore, SelfTrainResul
 from vitreous.training.deadline import Deadline
 from vitreous.training.folder import source_digest
 from vitreous.training.recipes.supervised import recipe
-from vitreous.training.start import HOUR, Runtime, choose_training
+from vitreous.training.start import CPU_HOUR_FLOPS, Runtime, choose_training
 
 QUICK = {"rounds": 2, "epochs": 4, "workers": 0, "model": "F/4@16"}
 
@@ -173,7 +173,7 @@ def test_all_rounds_have_the_validation_images_that_a_budget_calls_for(place, tm
 
     def timed(name, stats):
         training = recipe(name, stats)
-        return replace(training, validation=1 / 2 if stats.affordable == HOUR else 1 / 3)
+        return replace(training, validation=1 / 2 if stats.affordable == CPU_HOUR_FLOPS else 1 / 3)
 
     monkeypatch.setattr("vitreous.training.start.recipe", timed)
     with fake_clock():

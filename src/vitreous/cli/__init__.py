@@ -17,19 +17,19 @@ from typing import TYPE_CHECKING, Any
 
 from vitreous import __version__
 from vitreous.cli.failures import explain_failure
-from vitreous.cli.terminal import only_main_prints, print_failure, printable, reliable_streams
+from vitreous.cli.terminal import only_main_process_prints, print_failure, printable, reliable_streams
 from vitreous.distributed.launcher import refuse_many
 from vitreous.errors import MachineError, UserError
 from vitreous.interrupt import Interrupted, interruptible
-from vitreous.memory import check_address_space, keep_memory
+from vitreous.memory import check_address_space, retain_memory
 
 if TYPE_CHECKING:
     from vitreous.cli.verb import Verb
 
-whole_process = False
+owns_process = False
 """Whether this process was started for one command, so that a person waits for all of it, start-up included."""
 LIBRARY_ADDRESS_BYTES = 600 * 10**6  # what torch and the rest take; some of them end the process where there are fewer
-FAMILIES = {"data": "Public datasets."}
+COMMAND_GROUPS = {"data": "Public datasets."}
 """First words that several verbs share, and what is said of them."""
 
 
@@ -39,16 +39,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     0: done. 1: the machine refused (memory, disk, handles, output), in one sentence. 2: a person's mistake, in one
     sentence. 128 + n: ended by signal n. 141: whoever read the output wanted no more. A traceback is a bug.
     """
-    global whole_process
-    whole_process = argv is None
+    global owns_process
+    owns_process = argv is None
     args = list(sys.argv[1:] if argv is None else argv)
-    with reliable_streams(), only_main_prints():
-        status = _attempt(args)
+    with reliable_streams(), only_main_process_prints():
+        status = _exit_status(args)
     if status:
         sys.exit(status)
 
 
-def _attempt(args: list[str]) -> int:
+def _exit_status(args: list[str]) -> int:
     """The status of a command; whatever ended it has been said."""
     failure: Exception | None
     try:
@@ -89,10 +89,10 @@ def _run(args: list[str]) -> int | None:
     if first.startswith("--tyro-"):  # shell completion, which is about all verbs
         from vitreous.cli.parsing import parse_any
 
-        parse_any({verb: load_verb(verb) for verb in verb_table()}, FAMILIES, args)
+        parse_any({verb: load_verb(verb) for verb in verb_table()}, COMMAND_GROUPS, args)
         return None
     verbs = list(verb_table())
-    if first in FAMILIES:
+    if first in COMMAND_GROUPS:
         family, args = first, args[1:]
         verbs = [name for name in verbs if name.startswith(f"{family} ")]
     if not args or args[0] in ("--help", "-h"):
@@ -120,7 +120,7 @@ def _execute(name: str, args: list[str]) -> int:
         refuse_many(name)
     log_to_stderr()
     verb, as_json = parse(name, kind, args)
-    keep_memory()  # before anything is computed
+    retain_memory()  # before anything is computed
 
     def show(result: Any) -> None:
         if not as_json:
@@ -131,7 +131,7 @@ def _execute(name: str, args: list[str]) -> int:
         else:
             print_json(verb.to_json(result))
 
-    started = process_started() if whole_process else None
+    started = process_started() if owns_process else None
     with shown_progress(bar=not (verb.streams and sys.stdout.isatty()), started=started) as callbacks:
         try:
             result = replace(verb, callbacks=callbacks).run()
@@ -159,7 +159,7 @@ def _name(verb: str | type[Verb[Any]]) -> str:
     """What a person types: "count-images" for the class `CountImages`, "data get" for `DataGet`."""
     kind = verb.partition(".")[2] if isinstance(verb, str) else verb.__name__
     first, *more = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", kind).lower().split("-")
-    return (" " if first in FAMILIES else "-").join([first, *more])
+    return (" " if first in COMMAND_GROUPS else "-").join([first, *more])
 
 
 def load_verb(name: str) -> type[Verb[Any]]:

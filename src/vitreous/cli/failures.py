@@ -8,7 +8,7 @@ from vitreous.errors import MachineError, UserError
 from vitreous.inputs import reason
 
 MAX_SHOWN_LETTERS = 120  # of a name
-LOOP = "Symlink loop from "
+SYMLINK_LOOP = "Symlink loop from "
 _MEMORY = (
     "there is not enough memory",
     "use a smaller model, image size or batch, fewer workers, or a machine with more",
@@ -16,7 +16,7 @@ _MEMORY = (
 _HANDLES = "no more files can be opened", "raise the limit (ulimit -n), or use fewer workers"
 _THREADS = "no more processes or threads can be started", "raise the limits (ulimit -u and -v), or use fewer workers"
 _SPACE = "the disk is full", "free some space and repeat the command"
-_NUMBERS = {
+_BY_ERRNO = {
     errno.ENOMEM: _MEMORY,
     errno.EMFILE: _HANDLES,
     errno.ENFILE: _HANDLES,
@@ -26,7 +26,7 @@ _NUMBERS = {
     errno.EFBIG: _SPACE,  # ulimit -f
 }
 """What is wrong and what to do, by the system's number of the error."""
-_WORDS = {
+_BY_MESSAGE = {
     "can't allocate memory": _MEMORY,
     "cannot allocate memory": _MEMORY,
     "not enough memory": _MEMORY,
@@ -51,8 +51,10 @@ def explain_failure(error: Exception) -> MachineError | UserError | None:
         return MachineError(f"{where}{what} ({_shortened(words.rstrip('.'))}); {remedy}.")
     if name is not None:
         return UserError(f"{name}: cannot be used ({reason(error)}); check the name, its mode and owner.")
-    if isinstance(error, RuntimeError) and str(error).startswith(LOOP):  # Python 3.13 has an OSError for it
-        return UserError(f"{str(error).removeprefix(LOOP)}: symbolic links that lead in a circle; mend or remove them.")
+    if isinstance(error, RuntimeError) and str(error).startswith(SYMLINK_LOOP):  # Python 3.13 has an OSError for it
+        return UserError(
+            f"{str(error).removeprefix(SYMLINK_LOOP)}: symbolic links that lead in a circle; mend or remove them."
+        )
     return None
 
 
@@ -60,11 +62,11 @@ def _refusal(error: Exception) -> tuple[str, str] | None:
     """What the machine refused and what to do about it, if that is what the error says."""
     if isinstance(error, MemoryError):
         return _MEMORY
-    if isinstance(error, OSError) and error.errno in _NUMBERS:
-        return _NUMBERS[error.errno]
+    if isinstance(error, OSError) and error.errno in _BY_ERRNO:
+        return _BY_ERRNO[error.errno]
     if isinstance(error, RuntimeError | ImportError | OSError):
         text = str(error).lower()
-        return next((refusal for words, refusal in _WORDS.items() if words in text), None)
+        return next((refusal for words, refusal in _BY_MESSAGE.items() if words in text), None)
     return None
 
 

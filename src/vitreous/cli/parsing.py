@@ -19,7 +19,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 import tyro
 from tyro.extras import subcommand_cli_from_dict
 
-from vitreous.arguments import check_values, kinds_of, shown, wanted
+from vitreous.arguments import check_values, shown, union_members, wanted
 from vitreous.cli.verb import Argument, Verb, arguments_of
 from vitreous.errors import UserError
 
@@ -31,7 +31,7 @@ def parse(name: str, verb: type[Verb[Any]], args: Sequence[str]) -> tuple[Verb[A
     """The verb with what the command says, and whether its result is printed as JSON."""
     arguments = command_arguments(verb)
     _check_options(arguments, args)
-    with _own_words(name, arguments, args):
+    with _one_sentence_errors(name, arguments, args):
         given = dict(vars(tyro.cli(command_of(verb), prog=f"vitreous {name}", args=args)))
     as_json = given.pop("json", False)
     values = {name: _value_of(arguments[name], value) for name, value in given.items()}
@@ -66,7 +66,9 @@ def command_arguments(verb: type[Verb[Any]]) -> dict[str, Argument]:
     """The arguments of a verb's command by the names of its fields."""
     found = {}
     for name, argument in arguments_of(verb, in_command=True).items():
-        if str in (kinds := kinds_of(argument.hint)) and int in kinds:  # a number that Python may take is a text here
+        if (
+            str in (kinds := union_members(argument.hint)) and int in kinds
+        ):  # a number that Python may take is a text here
             argument = replace(argument, hint=str | None if NoneType in kinds else str)
         if argument.help:
             found[name] = argument
@@ -101,7 +103,7 @@ def _default_shown(value: str) -> str:
 
 def _parsed_type(argument: Argument) -> Any:
     """The type that tyro parses."""
-    kinds = kinds_of(argument.hint)
+    kinds = union_members(argument.hint)
     if argument.flag:
         return Flag
     if argument.repeats:
@@ -122,7 +124,7 @@ def _value_of(argument: Argument, value: Any) -> Any:
             raise UserError(f"{argument.name} {error}") from None
     if not (argument.listed and isinstance(value, str)):
         return value
-    item = next(kinds_of(get_args(kind)[0])[0] for kind in kinds_of(argument.hint) if get_args(kind))
+    item = next(union_members(get_args(kind)[0])[0] for kind in union_members(argument.hint) if get_args(kind))
     try:
         return [item(part.strip()) if item in (int, float) else part.strip() for part in value.split(",")]
     except ValueError:
@@ -131,7 +133,7 @@ def _value_of(argument: Argument, value: Any) -> Any:
 
 
 @contextmanager
-def _own_words(verb: str, arguments: dict[str, Argument], args: Sequence[str]) -> Iterator[None]:
+def _one_sentence_errors(verb: str, arguments: dict[str, Argument], args: Sequence[str]) -> Iterator[None]:
     """Within, what tyro would refuse is refused in one sentence."""
     try:
         from tyro import _errors
@@ -140,17 +142,17 @@ def _own_words(verb: str, arguments: dict[str, Argument], args: Sequence[str]) -
         return
 
     def refuse(event: Any) -> None:
-        raise UserError(_sentence(verb, arguments, args, event))
+        raise UserError(_error_sentence(verb, arguments, args, event))
 
     with _errors.on_parse_error(refuse):
         yield
 
 
-def _sentence(verb: str, arguments: dict[str, Argument], args: Sequence[str], event: Any) -> str:
+def _error_sentence(verb: str, arguments: dict[str, Argument], args: Sequence[str], event: Any) -> str:
     """What is wrong with a command, of what tyro found: an unknown word, a missing or a wrong value."""
     help_of_verb = f"see `vitreous {verb} --help`."
     if (unknown := _unknown_option(arguments, args)) is not None:
-        return f"{_short(unknown)}: {verb} has no such option; {_meant(verb, unknown, arguments)}"
+        return f"{_short(unknown)}: {verb} has no such option; {_suggestion(verb, unknown, arguments)}"
     wrong = _argument(arguments, getattr(event, "argument", None))
     if wrong is not None and not wrong.positional:
         value = _value(args, wrong.name)
@@ -181,12 +183,12 @@ def _unknown_option(arguments: dict[str, Argument], args: Sequence[str]) -> str 
     """The first word that looks like an option and is none."""
     known = {argument.name for argument in arguments.values()} | {"--help", "-h"}
     names = (arg.partition("=")[0] for arg in _options_in(args))
-    return next((name for name in names if re.match(r"--?[A-Za-z]", name) and _dashed(name) not in known), None)
+    return next((name for name in names if re.match(r"--?[A-Za-z]", name) and _with_hyphens(name) not in known), None)
 
 
-def _meant(verb: str, word: str, arguments: dict[str, Argument]) -> str:
+def _suggestion(verb: str, word: str, arguments: dict[str, Argument]) -> str:
     options = [argument.name for argument in arguments.values() if not argument.positional]
-    bare = _dashed(word.lstrip("-")).lower()
+    bare = _with_hyphens(word.lstrip("-")).lower()
     near = [option for option in options if bare and option.startswith(f"--{bare}")]
     near = near or get_close_matches(f"--{bare}", options, n=1)
     for argument in arguments.values():
@@ -202,7 +204,7 @@ def _check_options(arguments: dict[str, Argument], args: Sequence[str]) -> None:
     seen: set[str] = set()
     for arg in _options_in(args):
         name, equals, value = arg.partition("=")
-        argument = options.get(name := _dashed(name))
+        argument = options.get(name := _with_hyphens(name))
         if argument is None or argument.repeats:
             continue
         if equals and argument.flag:
@@ -221,12 +223,12 @@ def _value(args: Sequence[str], option: str) -> str | None:
     """What stands behind an option in the command."""
     for index, arg in enumerate(args):
         name, equals, value = arg.partition("=")
-        if _dashed(name) == option:
+        if _with_hyphens(name) == option:
             return value if equals else next(iter(args[index + 1 : index + 2]), None)
     return None
 
 
-def _dashed(name: str) -> str:
+def _with_hyphens(name: str) -> str:
     return name.replace("_", "-")
 
 

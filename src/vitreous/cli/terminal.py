@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 from vitreous.callbacks import Callbacks, Event, NamedProgress
 from vitreous.distributed.launcher import global_rank, world_size
 from vitreous.errors import MachineError
-from vitreous.inputs import reason, size_text
-from vitreous.interrupt import signal_heard
+from vitreous.inputs import format_bytes, reason
+from vitreous.interrupt import received_signal
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -43,9 +43,9 @@ def reliable_streams() -> Iterator[None]:
             _open_null(number, os.O_WRONLY if number == 2 else os.O_RDONLY)
     before = sys.stdout, sys.stderr
     if _is_stream(sys.stdout, sys.__stdout__, 1):
-        sys.stdout = _text(_Output(1, "w", closefd=False), sys.stdout)
+        sys.stdout = _text(_Stdout(1, "w", closefd=False), sys.stdout)
     if _is_stream(sys.stderr, sys.__stderr__, 2):
-        sys.stderr = _text(_Messages(2, "w", closefd=False), sys.stderr)
+        sys.stderr = _text(_Stderr(2, "w", closefd=False), sys.stderr)
     try:
         yield
     finally:
@@ -55,7 +55,7 @@ def reliable_streams() -> Iterator[None]:
 
 
 @contextmanager
-def only_main_prints() -> Iterator[None]:
+def only_main_process_prints() -> Iterator[None]:
     """Within, all processes but the main one print nothing."""
     if world_size() == 1:
         yield
@@ -82,7 +82,7 @@ def print_failure(message: str) -> None:
         print(message, file=sys.__stderr__, flush=True)
 
 
-class _Output(io.FileIO):
+class _Stdout(io.FileIO):
     """Standard output: where it cannot be written, the command has failed."""
 
     def write(self, data: Any) -> int:
@@ -95,7 +95,7 @@ class _Output(io.FileIO):
             raise MachineError(f"standard output: cannot be written ({reason(error)}); send it elsewhere.") from error
 
 
-class _Messages(io.FileIO):
+class _Stderr(io.FileIO):
     """Standard error: where nobody can hear, the work goes on."""
 
     def write(self, data: Any) -> int:
@@ -133,7 +133,7 @@ def _text(raw: io.FileIO, like: object) -> io.TextIOWrapper:
     )
 
 
-class _Stderr(logging.Handler):
+class _LogToStderr(logging.Handler):
     """Writes what a room logs as a line on standard error, as it is at that moment."""
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -144,11 +144,11 @@ def log_to_stderr() -> None:
     """Show on standard error what is logged under "vitreous": what was recognised in weights, and what was assumed."""
     log = logging.getLogger("vitreous")
     log.setLevel(logging.INFO)
-    if not any(isinstance(handler, _Stderr) for handler in log.handlers):
-        log.addHandler(_Stderr())
+    if not any(isinstance(handler, _LogToStderr) for handler in log.handlers):
+        log.addHandler(_LogToStderr())
 
 
-def print_left_out(unreadable: Mapping[str, str]) -> None:
+def print_skipped(unreadable: Mapping[str, str]) -> None:
     """Name on standard error each image that could not be read, and why."""
     for path, why in unreadable.items():
         print(f"vitreous: left out: {printable(path)}: {why}", file=sys.stderr)
@@ -202,7 +202,7 @@ def shown_progress(*, bar: bool = True, started: float | None = None) -> Iterato
     """
 
     def should_stop() -> bool:
-        return signal_heard() is not None
+        return received_signal() is not None
 
     live = _live_callbacks() if sys.stderr.isatty() or "ipykernel" in sys.modules else _plain_callbacks()
     with live as (message, step, progress, download):
@@ -212,12 +212,12 @@ def shown_progress(*, bar: bool = True, started: float | None = None) -> Iterato
             yield Callbacks(message, should_stop=should_stop, started=started)
 
 
-Shown = tuple[Callable[[str], None], Callable[[Event], None], NamedProgress, NamedProgress]
+ProgressFunctions = tuple[Callable[[str], None], Callable[[Event], None], NamedProgress, NamedProgress]
 
 
 @contextmanager
-def _plain_callbacks() -> Iterator[Shown]:
-    metrics, reminder = MetricsText(), Reminder()
+def _plain_callbacks() -> Iterator[ProgressFunctions]:
+    metrics, reminder = MetricsText(), LogInterval()
 
     def message(text: str) -> None:
         print(printable(text), file=sys.stderr, flush=True)
@@ -234,11 +234,11 @@ def _plain_callbacks() -> Iterator[Shown]:
 
         return progress
 
-    yield message, step, counted("{:,}".format), counted(size_text)
+    yield message, step, counted("{:,}".format), counted(format_bytes)
 
 
 @contextmanager
-def _live_callbacks() -> Iterator[Shown]:
+def _live_callbacks() -> Iterator[ProgressFunctions]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -270,7 +270,7 @@ def _live_callbacks() -> Iterator[Shown]:
         bar.console.print(printable(text), highlight=False, markup=False)
 
     try:
-        yield message, step, count, counted(size_text)
+        yield message, step, count, counted(format_bytes)
     finally:
         ended = True
         if bar.live.is_started:
@@ -306,7 +306,7 @@ class MetricsText:
         return f"COLLAPSED, see above  {text}" if "collapsed" in event.record else text
 
 
-class Reminder:
+class LogInterval:
     """Says when a plain line is due that tells how far it is: after 10 s, 30 s and 70 s, then once a minute."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

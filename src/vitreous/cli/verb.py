@@ -17,14 +17,14 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, ClassVar, Generic, Literal, ParamSpec, TypeVar, get_args, get_origin, get_type_hints
 
-from vitreous.arguments import bind, check_values, kinds_of
+from vitreous.arguments import bind, check_values, union_members
 from vitreous.callbacks import Callbacks, Progress
-from vitreous.interrupt import signal_heard
+from vitreous.interrupt import received_signal
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-HEAVY = {
+PYTHON_ONLY_TYPES = {
     "Bundle": "vitreous.weights.bundle",
     "Data": "vitreous.data.source",
     "ImageInput": "vitreous.data.view",
@@ -59,16 +59,16 @@ class Verb(ABC, Generic[R]):
 
     def status(self, result: R) -> int:
         """The exit status of the command: 0, or 128 + the signal that stopped a training."""
-        return 0 if getattr(result, "finished", True) else 128 + (signal_heard() or signal.SIGINT)
+        return 0 if getattr(result, "finished", True) else 128 + (received_signal() or signal.SIGINT)
 
     @property
-    def told(self) -> Callbacks:
+    def active_callbacks(self) -> Callbacks:
         """The callbacks; of a verb without any, ones that do nothing."""
         return self.callbacks or Callbacks()
 
     def progress(self, what: str) -> Progress:
         """Tells how many of what is being done are done."""
-        return partial(self.told.progress, what)
+        return partial(self.active_callbacks.progress, what)
 
 
 @dataclass(frozen=True)
@@ -94,17 +94,17 @@ class Argument:
     @property
     def flag(self) -> bool:
         """Whether it takes no value."""
-        return kinds_of(self.hint) == [bool]
+        return union_members(self.hint) == [bool]
 
     @property
     def overrides(self) -> bool:
         """Whether it is NAME=VALUE, given any number of times."""
-        return any(_is(kind, Mapping) for kind in kinds_of(self.hint))
+        return any(_is(kind, Mapping) for kind in union_members(self.hint))
 
     @property
     def listed(self) -> bool:
         """Whether it is a list that is written with commas."""
-        return "," in self.metavar and any(_is(kind, Sequence) for kind in kinds_of(self.hint))
+        return "," in self.metavar and any(_is(kind, Sequence) for kind in union_members(self.hint))
 
     @property
     def repeats(self) -> bool:
@@ -117,7 +117,9 @@ def arguments_of(verb: type[Verb[Any]], *, in_command: bool = False) -> dict[str
 
     in_command: types that only Python can give are `str`, as all words of a command are.
     """
-    names = {name: str if in_command else getattr(import_module(room), name) for name, room in HEAVY.items()}
+    names = {
+        name: str if in_command else getattr(import_module(room), name) for name, room in PYTHON_ONLY_TYPES.items()
+    }
     hints = get_type_hints(verb, localns=names, include_extras=True)
     known = {field.name: field for field in fields(verb)}
     own, *groups = verb.__mro__
@@ -140,7 +142,7 @@ def _option(text: str, hint: Any) -> tuple[str, str]:
     """
     if found := re.fullmatch(r"(?s)(\S*[A-Z|]\S*(?: \.\.\.)?): (.+)", text):
         return found[1], found[2]
-    kinds = [kind for kind in kinds_of(hint) if kind is not NoneType]
+    kinds = [kind for kind in union_members(hint) if kind is not NoneType]
     choices = [str(choice) for kind in kinds if get_origin(kind) is Literal for choice in get_args(kind)]
     return ("|".join(choices), text) if choices or kinds == [bool] else ("", "")
 

@@ -89,7 +89,7 @@ class Distill(Supervised):
     targets: Literal["hard", "soft"] = "hard"
     """hard: the class that the teacher takes for the right one. soft: its probabilities at a temperature."""
     weight: float = 0.5  # of the teacher's answers in the loss, lambda; the labels have the rest
-    temperature: Annotated[float, Range(above=0, most=1000)] = 3.0
+    temperature: Annotated[float, Range(gt=0, le=1000)] = 3.0
     """tau of soft targets: the higher, the more the classes count that the teacher takes for wrong."""
     answers: Literal["view", "image"] = "view"
     """view: the teacher looks at what the student looks at, in every step. image: once at each image, as evaluation
@@ -133,7 +133,7 @@ class Mae(ObjectiveConfig):
 
     kind: ClassVar[str] = "mae"
 
-    mask: Annotated[float, Range(above=0, below=1)] = 0.75  # the share of patches that is hidden
+    mask: Annotated[float, Range(gt=0, lt=1)] = 0.75  # the share of patches that is hidden
     decoder_width: Count = 512
     decoder_depth: Count = 8
     decoder_heads: Count = 16

@@ -110,12 +110,12 @@ def override(
         place = nested
         for part in path:
             place = place.setdefault(part, {})
-        place[last] = _Value(read_value(name, as_text(value), _values(owner)[last]))
+        place[last] = _Value(read_value(name, override_text(value), _values(owner)[last]))
     try:
         changed: Training = _replaced(training, nested)
     except UserError as error:
         raise UserError(
-            f"{' '.join(f'{name}={as_text(value)}' for name, value in overrides.items())}: {error}"
+            f"{' '.join(f'{name}={override_text(value)}' for name, value in overrides.items())}: {error}"
         ) from None
     settled = settle(changed)
     _check_acting(settled, overrides, weights)
@@ -131,13 +131,13 @@ def _check_acting(training: Training, overrides: Mapping[str, object], weights: 
             raise UserError(f"{name}: does nothing {IDLE[name].unless}; set that too, or leave it out.")
 
 
-def as_text(value: object) -> str:
+def override_text(value: object) -> str:
     """A value as a person would write it, which `read_value` reads again."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def as_texts(overrides: Mapping[str, object] | None) -> dict[str, str]:
-    return {name: as_text(value) for name, value in (overrides or {}).items()}
+def override_texts(overrides: Mapping[str, object] | None) -> dict[str, str]:
+    return {name: override_text(value) for name, value in (overrides or {}).items()}
 
 
 class _Value:

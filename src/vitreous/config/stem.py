@@ -13,7 +13,7 @@ MAX_STAGES = 8  # of a convolutional network; each halves the image, and four ar
 GROUPS = 32  # of every group norm
 
 Depth = Annotated[int, Range(1, DEEPEST)]
-Factor = Annotated[float, Range(above=0, most=100)]  # how many times as wide, or as deep, as the usual network
+Factor = Annotated[float, Range(gt=0, le=100)]  # how many times as wide, or as deep, as the usual network
 
 
 def check_stages(name: str, stages: object, example: str) -> None:

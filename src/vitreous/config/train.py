@@ -48,14 +48,14 @@ class Training:
     augment: Augment = field(default_factory=Augment)
     optimizer: Optimizer = field(default_factory=Optimizer)
 
-    epochs: Annotated[float, Range(0, below=1e9)] = (
+    epochs: Annotated[float, Range(0, lt=1e9)] = (
         10  # 0 only where a budget leaves no time for steps after a classifier on frozen features
     )
     batch_size: Count = 64
     accumulate: Count = 1  # a batch is worked through in this many parts, to save memory
     activation_checkpointing: bool = False
     """Save memory by computing the activations of each block once more on the way back (activation checkpointing)."""
-    ema: Annotated[float, Range(above=0, below=1)] | None = (
+    ema: Annotated[float, Range(gt=0, lt=1)] | None = (
         None  # also keep an exponential average of the weights, and use that in the end
     )
     wise_ft_alpha: PositiveFraction = 1.0

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError, features
 
 from vitreous.errors import UserError
-from vitreous.inputs import file_kind, reason, size_text
+from vitreous.inputs import file_kind, format_bytes, reason
 from vitreous.memory import available_memory
 
 # What is opened, by content and not by name. Pillow's rarer decoders are never tried on a stranger's bytes.
@@ -256,7 +256,7 @@ def _readable(name: str) -> Iterator[None]:
         _check_shortage(error)
         reason, left = f"{error}".rstrip(".") or type(error).__name__, available_memory()
         short = left is not None and left < DECODING_BYTES  # some decoders then fail in other words
-        or_short = f", or memory is short: {size_text(left)} are left" if short and left is not None else ""
+        or_short = f", or memory is short: {format_bytes(left)} are left" if short and left is not None else ""
         refused = short or getattr(error, "errno", None) is not None
         why = f"damaged or cut short ({reason}{or_short}); restore or delete it."
         raise ImageError(name, why, temporary=refused) from error
@@ -295,7 +295,9 @@ def _check_size(source: Path | bytes, name: str) -> None:
     if size == 0:
         raise ImageError(name, "the file is empty (0 bytes); restore or delete it.")
     if size > MAX_BYTES:
-        raise ImageError(name, f"{size_text(size)}, more than the limit of {size_text(MAX_BYTES)}; make it smaller.")
+        raise ImageError(
+            name, f"{format_bytes(size)}, more than the limit of {format_bytes(MAX_BYTES)}; make it smaller."
+        )
 
 
 def _load(image: Image.Image, source: Path | bytes, at_least: int | None) -> Image.Image:

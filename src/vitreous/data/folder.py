@@ -17,7 +17,7 @@ from vitreous.data.decode import IMAGE_SUFFIXES, Header, open_image, read_conten
 from vitreous.data.rng import Index
 from vitreous.data.source import SPLIT_NAMES, Data, Labels, NoClassesError, Source, Split, check_classes, order_classes
 from vitreous.errors import UserError
-from vitreous.inputs import as_text, file_kind
+from vitreous.inputs import file_kind, utf8_text
 
 # Names of images, in lower case, of kinds that are not opened: who has them should hear of it.
 _CAMERAS = (".dng", ".cr2", ".cr3", ".nef", ".arw", ".orf", ".raf", ".rw2")
@@ -303,7 +303,7 @@ def _scan_classes(root: Path, walk: FolderWalk) -> dict[str, list[str]]:
                 f"be taken for training; put the split first ({inner[0]}/{entry.name}), or give a .csv with the "
                 "columns path,label,split."
             )
-        label = as_text(entry.name)  # what a model says and its files hold; the folder keeps its own name
+        label = utf8_text(entry.name)  # what a model says and its files hold; the folder keeps its own name
         if label in found:
             raise UserError(
                 f"{entry.path}: the name of this class is not UTF-8, and written as {label!r} it is that of another "

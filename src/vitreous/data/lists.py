@@ -15,7 +15,7 @@ import numpy as np
 from vitreous.data.folder import FolderSource, Names
 from vitreous.data.source import SPLIT_NAMES, Data, Source, Split, check_classes, order_classes
 from vitreous.errors import UserError
-from vitreous.inputs import as_text, open_input, parse_json
+from vitreous.inputs import open_input, parse_json, utf8_text
 from vitreous.memory import check_memory
 
 MAX_LINE_BYTES = 2**16  # a longer line is no path and a label, and a file without line ends would fill the memory
@@ -108,7 +108,7 @@ def _row(path: Path, number: int, row: dict[str, Any]) -> ListLine:
     except UnicodeEncodeError:
         raise UserError(f"{path}, line {number}: path {name!a:.80} is no name that a file can have.") from None
     label = int(label) if isinstance(label, float) and label.is_integer() else label  # some writers give 1 as 1.0
-    return ListLine(name, as_text(str(label)), known)
+    return ListLine(name, utf8_text(str(label)), known)
 
 
 def _lines(path: Path, file: BinaryIO) -> Iterator[str]:

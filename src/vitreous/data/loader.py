@@ -25,7 +25,7 @@ from vitreous.data.rng import Index, sample_keys
 from vitreous.data.source import Source
 from vitreous.data.token_labels import TokenLabels
 from vitreous.data.workers import WorkerPool, WorkersDiedError
-from vitreous.distributed.world import ALONE, World
+from vitreous.distributed.world import SINGLE_PROCESS, World
 from vitreous.errors import UserError
 from vitreous.memory import check_memory
 
@@ -113,7 +113,7 @@ class Loader:
         unreadable_limit: float | None = UNREADABLE_LIMIT,
         normalised: bool = True,
         patch: int | None = None,
-        world: World = ALONE,
+        world: World = SINGLE_PROCESS,
     ) -> None:
         if len(source) == 0:
             raise UserError("there are no images to load; check the data.")
@@ -169,7 +169,9 @@ class Loader:
             if len(collated.indices):
                 yield self._batch(collated, epoch)
 
-    def plain_batches(self, batch_size: int, order: Index | None = None, world: World = ALONE) -> Iterator[Batch]:
+    def plain_batches(
+        self, batch_size: int, order: Index | None = None, world: World = SINGLE_PROCESS
+    ) -> Iterator[Batch]:
         """Images as evaluation sees them, all in their order if None is given; unreadable ones are left out.
 
         world: where several processes look together, each has some of the batches, in the order of ranks.

@@ -22,7 +22,7 @@ from vitreous.data.rng import Index
 from vitreous.data.source import Data, Labels, Source, Split, check_classes
 from vitreous.data.unpack import GzipReader, NpzReader, Stream, read_pixels, read_plain_pickle
 from vitreous.errors import UserError
-from vitreous.inputs import as_text, open_input, read_text
+from vitreous.inputs import open_input, read_text, utf8_text
 from vitreous.memory import check_memory
 
 Pixels = NDArray[np.uint8]
@@ -130,7 +130,7 @@ def _python_names(path: Path, key: bytes) -> tuple[str, ...]:
 
 
 def _texts(names: list[bytes | str]) -> tuple[str, ...]:
-    return tuple(as_text(name.decode("utf-8", "replace") if isinstance(name, bytes) else name) for name in names)
+    return tuple(utf8_text(name.decode("utf-8", "replace") if isinstance(name, bytes) else name) for name in names)
 
 
 # By a file that each form has.

@@ -60,7 +60,7 @@ class Collectives:
 
     entered: Position = START
     waiting: bool = False
-    compared_by: Heartbeat | None = None  # in a debug run: compares every collective with those of the other processes
+    checker: Heartbeat | None = None  # in a debug run: compares every collective with those of the other processes
 
     @contextmanager
     def enter(self, operation: str) -> Iterator[None]:
@@ -68,8 +68,8 @@ class Collectives:
         self.entered = Position(self.entered.number + 1, f"{operation} at {_call_site()}")
         self.waiting = True
         try:
-            if self.compared_by is not None:
-                self.compared_by.compare(self.entered)
+            if self.checker is not None:
+                self.checker.compare(self.entered)
             yield
         finally:
             self.waiting = False
@@ -156,7 +156,7 @@ class Heartbeat:
             if self._over.is_set():
                 return
             reason = _unreachable(error)
-            self._settle(self.rank, reason)
+            self._set_failure(self.rank, reason)
         if reason is not None and not self._over.wait(GRACE_SECONDS):  # the main thread waits for others in vain
             self._exit(reason if self.is_first else None)
 
@@ -169,7 +169,7 @@ class Heartbeat:
             if self.failure is not None:
                 return None
             if self.store.check([FAILURE]):
-                reason = self._hear(self.store.get(FAILURE))
+                reason = self._parse_failure(self.store.get(FAILURE))
                 return None if self.is_first else reason
             beat = self._read(self.previous)
             if beat != last or self.store.check([f"{LEFT}/{self.previous}"]):
@@ -177,13 +177,13 @@ class Heartbeat:
             elif seconds_left <= 0:
                 if not beat:
                     reason = f"process {self.previous} did not come in {RENDEZVOUS_SECONDS:.0f} s"
-                    return self.claim(rendezvous_failure(self.rank, self.size, reason))
+                    return self.claim_failure(rendezvous_failure(self.rank, self.size, reason))
                 silent = f"has sent no heartbeat for {self.lost_seconds:.0f} s"
-                return self.claim(f"process {self.previous} on {beat[1]} {silent}; {RESUME}")
+                return self.claim_failure(f"process {self.previous} on {beat[1]} {silent}; {RESUME}")
             if beat:
                 _, _, number, self._previous_place = beat
                 if number == entered.number and self._previous_place != entered.place:
-                    return self.claim(self._mismatch(entered, self.previous, self._previous_place))
+                    return self.claim_failure(self._mismatch(entered, self.previous, self._previous_place))
             self._seconds_left = self.lost_seconds
             if self._over.wait(INTERVAL_SECONDS):
                 return None
@@ -207,14 +207,14 @@ class Heartbeat:
             f"bug in vitreous; please report this sentence; {RESUME}"
         )
 
-    def claim(self, reason: str) -> str:
+    def claim_failure(self, reason: str) -> str:
         """Say why this process fails, unless one has failed before; the reason of the first."""
         if self.store is not None and self.failure is None:
             with suppress(RuntimeError):
-                return self._hear(self.store.compare_set(FAILURE, "", f"{self.rank} {reason}"))
-        return self._settle(self.rank, reason)  # there is nobody to ask
+                return self._parse_failure(self.store.compare_set(FAILURE, "", f"{self.rank} {reason}"))
+        return self._set_failure(self.rank, reason)  # there is nobody to ask
 
-    def find_failure(self) -> str | None:
+    def poll_failure(self) -> str | None:
         """How another process has failed or ended; None where all are well and have sent a heartbeat meanwhile."""
         if self.failure is not None:
             return self.failure[1]
@@ -223,18 +223,18 @@ class Heartbeat:
             before = {rank: self._read(rank) for rank in others}
             for _ in range(round((INTERVAL_SECONDS + GRACE_SECONDS) / POLL_SECONDS)):
                 if self.store.check([FAILURE]):
-                    return self._hear(self.store.get(FAILURE))
+                    return self._parse_failure(self.store.get(FAILURE))
                 others = [rank for rank in others if self._read(rank) == before[rank]]
                 if not others:
                     return None
                 for rank in others:
                     if self.store.check([key := f"{LEFT}/{rank}"]):
-                        return self.claim(f"process {rank} {self.store.get(key).decode()}; {RESUME}")
+                        return self.claim_failure(f"process {rank} {self.store.get(key).decode()}; {RESUME}")
                 time.sleep(POLL_SECONDS)
         except RuntimeError as error:
-            return self.claim(_unreachable(error))
+            return self.claim_failure(_unreachable(error))
         host = (before[others[0]] or ["", "an unknown machine"])[1]
-        return self.claim(f"process {others[0]} on {host} has ended without a message; {RESUME}")
+        return self.claim_failure(f"process {others[0]} on {host} has ended without a message; {RESUME}")
 
     def leave(self, how: str = "has ended") -> None:
         """Stop, and let the others know, if the store answers soon."""
@@ -253,12 +253,12 @@ class Heartbeat:
                 others = [f"{LEFT}/{rank}" for rank in range(1, self.size)]
                 self.store.wait(others, timedelta(seconds=GRACE_SECONDS / 2))
 
-    def _hear(self, failure: bytes) -> str:
+    def _parse_failure(self, failure: bytes) -> str:
         """The reason of the first failure, from the store; it may be this process's own, found by its other thread."""
         rank, _, reason = failure.decode().partition(" ")
-        return self._settle(int(rank), reason)
+        return self._set_failure(int(rank), reason)
 
-    def _settle(self, rank: int, reason: str) -> str:
+    def _set_failure(self, rank: int, reason: str) -> str:
         """Keep which process was the first to fail, unless that is known: two threads may find out at once."""
         with self._settling:
             self.failure = self.failure or (rank, reason)

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitreous.distributed.world import ALONE, World
+from vitreous.distributed.world import SINGLE_PROCESS, World
 
 _ENERGY = Path("/sys/class/powercap")
 
@@ -49,7 +49,7 @@ class Meter:
         """Since the start of this process's part."""
         return time.monotonic() - self._start
 
-    def spent(self, world: World = ALONE) -> Cost:
+    def spent(self, world: World = SINGLE_PROCESS) -> Cost:
         """The clocks; images and operations are counted elsewhere. To be read now and then: energy counters wrap.
         world: the processes whose processor time counts."""
         now = _counters(self._folder)

@@ -28,7 +28,7 @@ from vitreous.distributed.heartbeat import RESUME, START, Heartbeat, collectives
 from vitreous.distributed.launcher import global_rank, local_rank, world_size
 from vitreous.distributed.world import World, find_device
 from vitreous.errors import MachineError, UserError
-from vitreous.interrupt import Interrupted, signal_heard
+from vitreous.interrupt import Interrupted, received_signal
 
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
 """That one process may wait for another which is alive: it may be reading a large checkpoint."""
@@ -37,7 +37,7 @@ DEBUG = "VITREOUS_DEBUG_COLLECTIVES"
 POLL_SECONDS = 0.1  # between two looks of the first process for others that ask for the rendezvous id
 
 
-class LostError(MachineError):
+class PeerFailedError(MachineError):
     """Another process failed or is gone, and it has been said which."""
 
 
@@ -54,13 +54,13 @@ def join_world(device: str) -> World:
             torch.cuda.set_device(found)
         return World(global_rank(), size, found)
     except UserError as error:
-        announce(error)
+        announce_failure(error)
         raise
 
 
 def _init_process_group(rank: int, size: int) -> None:
     global _heartbeat
-    collectives.entered, collectives.compared_by = START, None
+    collectives.entered, collectives.checker = START, None
     _heartbeat = Heartbeat(rank, size)
     atexit.register(leave)
     try:
@@ -74,11 +74,11 @@ def _init_process_group(rank: int, size: int) -> None:
             dist.init_process_group(backend, store=group, rank=rank, world_size=size, timeout=COLLECTIVE_TIMEOUT)
     except (RuntimeError, ValueError, TimeoutError) as error:
         message = rendezvous_failure(rank, size, first_line(error))
-        _heartbeat.claim(message)
+        _heartbeat.claim_failure(message)
         _heartbeat.leave()
         raise MachineError(message) from error
     if os.environ.get(DEBUG, "0") != "0":
-        collectives.compared_by = _heartbeat
+        collectives.checker = _heartbeat
 
 
 def agree_on_id(store: Any, rank: int, size: int) -> str:
@@ -114,19 +114,19 @@ def _send_id(store: Any, own_id: str, size: int) -> None:
             seconds_left -= POLL_SECONDS
 
 
-def announce(error: BaseException) -> BaseException | None:
+def announce_failure(error: BaseException) -> BaseException | None:
     """Tell the other processes what ends this one, so that they end too. Where it only follows from the end of another,
     the error that says so: torch raises a plain RuntimeError then, so the others are asked, and never the message."""
     if _heartbeat is None:
         return None
     if isinstance(error, RuntimeError):
-        reason = _heartbeat.find_failure()
+        reason = _heartbeat.poll_failure()
         if reason is None and _is_from_collective(error):
             message = f"process {_heartbeat.rank}: the connection to the others failed ({first_line(error)}); {RESUME}"
-            reason = _heartbeat.claim(message)
+            reason = _heartbeat.claim_failure(message)
         if reason is not None:
-            return LostError(reason) if (number := signal_heard()) is None else Interrupted(number)
-    _heartbeat.claim(f"{type(error).__name__}: {error}")
+            return PeerFailedError(reason) if (number := received_signal()) is None else Interrupted(number)
+    _heartbeat.claim_failure(f"{type(error).__name__}: {error}")
     return None
 
 

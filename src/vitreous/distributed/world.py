@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from vitreous.distributed.heartbeat import collectives
-from vitreous.errors import MachineError, UserError, nothing_readable
+from vitreous.errors import MachineError, UserError, no_readable_images
 
 Value = TypeVar("Value")
 
@@ -71,7 +71,7 @@ class World:
             return tensor
         kinds = self.all_gather_object(None if tensor is None or not len(tensor) else (tensor.shape, tensor.dtype))
         if (some := next((kind for kind in kinds if kind is not None), None)) is None:
-            raise nothing_readable()
+            raise no_readable_images()
         shape, dtype = some
         counts = [0 if kind is None else kind[0][0] for kind in kinds]
         own = torch.zeros(max(counts), *shape[1:], dtype=dtype, device=self.device if tensor is None else tensor.device)
@@ -141,7 +141,7 @@ class World:
         return sent
 
 
-ALONE = World()  # one process, on the CPU
+SINGLE_PROCESS = World()  # one process, on the CPU
 
 
 class _AllReduce(torch.autograd.Function):

@@ -23,8 +23,8 @@ from vitreous.config.model import model_to_json
 from vitreous.data.batch import Batch, Rows
 from vitreous.data.decode import ImageError
 from vitreous.data.source import Source
-from vitreous.distributed.world import ALONE, World
-from vitreous.errors import MachineError, UserError, nothing_readable
+from vitreous.distributed.world import SINGLE_PROCESS, World
+from vitreous.errors import MachineError, UserError, no_readable_images
 from vitreous.model.network import Network
 from vitreous.storage.cache import cache_key, cache_path, evict, mark_used, not_cached
 from vitreous.storage.files import write_file
@@ -39,7 +39,7 @@ def compute_features(
     count: int,
     progress: Callable[[int], None] | None = None,
     told: Callable[[Batch, Tensor], None] | None = None,
-    world: World = ALONE,
+    world: World = SINGLE_PROCESS,
 ) -> tuple[Tensor, Tensor]:
     """(n, D) float32 features or logits, and (n,) int64 labels, in the order of the batches.
 
@@ -61,7 +61,7 @@ def compute_features(
         if progress is not None:
             progress(labels.done)
     if not world.any_rank(labels.done > 0):
-        raise nothing_readable()
+        raise no_readable_images()
     return world.gather(features.all()), world.gather(labels.all())
 
 

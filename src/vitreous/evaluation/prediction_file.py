@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, NamedTuple
 from torch import Tensor
 
 from vitreous.errors import UserError
-from vitreous.inputs import as_text
+from vitreous.inputs import utf8_text
 from vitreous.model.predictions import class_probabilities
 from vitreous.storage.files import new_file
 from vitreous.storage.overwrite import GENERATOR, check_file
@@ -92,7 +92,7 @@ def _write_csv(file: BinaryIO, top: int, several: bool) -> Iterator[Write]:
 
     def write(rows: Sequence[ImagePrediction]) -> None:
         for row in rows:
-            label = json.dumps([as_text(name) for name in row.labels]) if several else row.labels[0]
+            label = json.dumps([utf8_text(name) for name in row.labels]) if several else row.labels[0]
             best = [cell for name, probability in row.top for cell in (_cell(name), repr(probability))]
             right = "true" if row.right else "false"
             write_line([_cell(row.path), _cell(label), right, repr(row.probability), *best])
@@ -103,7 +103,7 @@ def _write_csv(file: BinaryIO, top: int, several: bool) -> Iterator[Write]:
 
 
 def _cell(text: str) -> str:
-    text = as_text(text)
+    text = utf8_text(text)
     return f"'{text}" if text.startswith(_FORMULA) else text
 
 
@@ -145,13 +145,13 @@ def _write_parquet(file: BinaryIO, top: int, several: bool) -> Iterator[Write]:
 
 
 def _fields(row: ImagePrediction, several: bool) -> dict[str, Any]:
-    names = [as_text(name) for name in row.labels]
+    names = [utf8_text(name) for name in row.labels]
     return {
-        "path": as_text(row.path),
+        "path": utf8_text(row.path),
         **({"labels": names} if several else {"label": names[0]}),
         "right": row.right,
         "probability": row.probability,
-        "top": [{"label": as_text(name), "probability": probability} for name, probability in row.top],
+        "top": [{"label": utf8_text(name), "probability": probability} for name, probability in row.top],
     }
 
 

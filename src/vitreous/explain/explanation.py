@@ -22,7 +22,7 @@ from vitreous.explain.draw import encode, mark, overlay, tile
 from vitreous.explain.methods import check_request, compute_maps, default_method
 from vitreous.explain.place import PatchGeometry, place_cells, place_patches
 from vitreous.explain.request import ExplanationRequest, Method
-from vitreous.inputs import as_text
+from vitreous.inputs import utf8_text
 from vitreous.model.network import TracesAttention, check_numbers, evaluating
 from vitreous.model.predictions import class_probabilities, predicted_class
 from vitreous.storage.files import new_file, write_output
@@ -196,7 +196,7 @@ def class_index(bundle: Bundle, name: str) -> int:
         raise UserError(
             f"target class {shown(name)}: the model has no classifier, so there is no class to explain; leave it out."
         )
-    name = as_text(name)  # as class folders are called, whatever the locale made of it
+    name = utf8_text(name)  # as class folders are called, whatever the locale made of it
     if name in bundle.labels:
         return bundle.labels.index(name)
     near = get_close_matches(name, bundle.labels, n=3, cutoff=0.5) or bundle.labels[:3]

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal, get_args
 
-from vitreous.arguments import Wanted
+from vitreous.arguments import Expected
 
 Method = Literal["attention", "rollout", "relevance", "gradcam", "occlusion"]
 METHODS: tuple[Method, ...] = get_args(Method)
 Layer = int | Literal["all"]
 Head = int | Literal["mean", "all"]
-Point = Annotated[tuple[float, float], Wanted("two numbers, such as 120,80: across and down, in pixels")]
+Point = Annotated[tuple[float, float], Expected("two numbers, such as 120,80: across and down, in pixels")]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,7 @@ from typing import IO
 
 from vitreous.data.unpack import GzipReader
 from vitreous.errors import UserError
-from vitreous.inputs import open_input, size_text
+from vitreous.inputs import format_bytes, open_input
 
 PIECE = 2**20
 MAX_FILES = 4_000_000  # names in one archive; ImageNet has 1.3 million
@@ -43,7 +43,7 @@ class Allowance:
         self._bytes += size
         if self._bytes > self._most:
             raise UserError(
-                f"{self.path}: holds more than {size_text(self._most)}, far more than it should; download it again."
+                f"{self.path}: holds more than {format_bytes(self._most)}, far more than it should; download it again."
             )
         if self._progress is not None:
             self._progress(self._bytes)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from vitreous.callbacks import Progress
 from vitreous.errors import UserError
-from vitreous.inputs import reason, size_text
+from vitreous.inputs import format_bytes, reason
 from vitreous.storage.files import write_file
 from vitreous.storage.http import HttpError, RetryPolicy, TemporaryHttpError, get, read_pieces
 from vitreous.storage.overwrite import readable_errors
@@ -84,7 +84,7 @@ def _complaint(error: HttpError, url: str, path: Path) -> str:
     if not isinstance(error, TemporaryHttpError):
         return str(error)
     done = _size(part_of(path)) if _known(path, url) else 0
-    return f"broke off{f' after {size_text(done)}, which are kept' if done else ''} ({error})"
+    return f"broke off{f' after {format_bytes(done)}, which are kept' if done else ''} ({error})"
 
 
 def _fetch(url: str, path: Path, size: int | None, progress: Progress | None, retry: RetryPolicy) -> None:

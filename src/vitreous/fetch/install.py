@@ -19,7 +19,7 @@ from vitreous.data.source import Data, Split
 from vitreous.errors import UserError
 from vitreous.fetch.archive import SPARE, TIMES, unpack_archive, unpack_gzip
 from vitreous.fetch.download import brought_from, download, origin_of, part_of
-from vitreous.inputs import open_input, size_text
+from vitreous.inputs import format_bytes, open_input
 from vitreous.storage.files import fsync_file, remove_folder, write_file
 from vitreous.storage.http import RetryPolicy
 from vitreous.storage.overwrite import GENERATOR, readable_errors
@@ -125,8 +125,8 @@ def check_space(dataset: Dataset, root: Path) -> None:
     free = shutil.disk_usage(there).free
     if needed > free:
         raise UserError(
-            f"{dataset.name}: needs about {size_text(needed)} on the disk of {root}, and {size_text(free)} are free; "
-            "free some, or choose another folder for data."
+            f"{dataset.name}: needs about {format_bytes(needed)} on the disk of {root}, and {format_bytes(free)} are "
+            "free; free some, or choose another folder for data."
         )
 
 

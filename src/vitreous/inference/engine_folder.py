@@ -22,7 +22,7 @@ from vitreous.evaluation.intervals import Paired
 from vitreous.inference.engine import GraphEngine, InferenceModel
 from vitreous.inference.engines import ENGINES, find_engine
 from vitreous.inference.verify import Agreement
-from vitreous.inputs import as_text, read_json
+from vitreous.inputs import read_json, utf8_text
 from vitreous.model.family import config_from_json
 from vitreous.storage.files import new_folder
 from vitreous.storage.manifest import (
@@ -110,7 +110,7 @@ def save_engine(path: Path, model: InferenceModel) -> Path:
             ) from None
         written = {"generator": GENERATOR, "format": FORMAT, **asdict(metadata)}
         (folder / METADATA).write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
-        (folder / CARD).write_text(as_text(engine_card(metadata)), encoding="utf-8")
+        (folder / CARD).write_text(utf8_text(engine_card(metadata)), encoding="utf-8")
     return path
 
 

@@ -29,7 +29,7 @@ from vitreous.inference.engine import InferenceModel
 from vitreous.inference.memory_needs import check_inference_memory
 from vitreous.inference.part_plan import NOTES, Format, ModelRequest, Plan, open_plan
 from vitreous.inference.predict import Prediction, named_images, predict_images
-from vitreous.inputs import as_text, read_json
+from vitreous.inputs import read_json, utf8_text
 from vitreous.storage.files import write_file
 from vitreous.storage.manifest import sha256_file, sha256_json
 from vitreous.storage.overwrite import GENERATOR
@@ -232,9 +232,9 @@ class PartWorker:
 
 
 def _row(one: Prediction, embed: bool) -> Row:
-    top = None if one.error is not None else [{"label": as_text(best.label), "score": best.score} for best in one.top]
-    label = None if one.label is None else as_text(one.label)
-    row: Row = {"path": as_text(one.path), "label": label, "score": one.score, "top": top, "error": one.error}
+    top = None if one.error is not None else [{"label": utf8_text(best.label), "score": best.score} for best in one.top]
+    label = None if one.label is None else utf8_text(one.label)
+    row: Row = {"path": utf8_text(one.path), "label": label, "score": one.score, "top": top, "error": one.error}
     if embed:
         row["embedding"] = None if one.embedding is None else one.embedding.tolist()
     return row

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.config.efficientnet import EfficientNetConfig, Stage
-from vitreous.distributed.world import ALONE, World
+from vitreous.distributed.world import SINGLE_PROCESS, World
 from vitreous.model.convolution import PaddedConvolution, check_images, initialise_convolutions
 from vitreous.model.initialise import Convolution, Linear
 from vitreous.model.keyed_random import keyed_uniform
@@ -32,7 +32,7 @@ class BatchNorm(nn.BatchNorm2d):
     would end with those that it began with.
     """
 
-    world: World = ALONE  # the processes whose images are one batch
+    world: World = SINGLE_PROCESS  # the processes whose images are one batch
 
     def __init__(self, channels: int, eps: float) -> None:
         super().__init__(channels, eps, MOMENTUM)

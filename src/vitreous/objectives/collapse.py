@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitreous.distributed.world import ALONE, World
+from vitreous.distributed.world import SINGLE_PROCESS, World
 
 ALARM_STEPS = 100  # so many in a row must look collapsed before it is said: half of what a person should have to wait
 AVERAGED_STEPS = 20
@@ -25,7 +25,7 @@ def entropy(probabilities: Tensor) -> Tensor:
     return -torch.xlogy(probabilities, probabilities).sum(dim=-1)
 
 
-def information(probabilities: Tensor, world: World = ALONE) -> Tensor:
+def information(probabilities: Tensor, world: World = SINGLE_PROCESS) -> Tensor:
     """How much distributions (n, K) tell images apart, in nats: the entropy of their mean less their mean entropy.
 
     0 when all images get the same one, be it one prototype or all equally: in both ways of collapsing. world: the
@@ -38,7 +38,7 @@ def information(probabilities: Tensor, world: World = ALONE) -> Tensor:
     return entropy(mean) - world.all_reduce(entropy(probabilities).sum()) / count
 
 
-def feature_std(features: Tensor, world: World = ALONE) -> Tensor:
+def feature_std(features: Tensor, world: World = SINGLE_PROCESS) -> Tensor:
     """The standard deviation of the features' directions (n, D) times sqrt(D): 1 if spread evenly, 0 if all alike.
 
     world: the processes that have rows.

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from vitreous.config.objective import Dino
 from vitreous.data.batch import Batch
-from vitreous.distributed.world import ALONE, World
+from vitreous.distributed.world import SINGLE_PROCESS, World
 from vitreous.errors import UserError
 from vitreous.model.initialise import Linear
 from vitreous.model.keyed_random import fold, keyed_uniform
@@ -138,7 +138,7 @@ class SelfDistillation(Objective):
     @property
     def _batch_world(self) -> World:
         """The processes whose images are one batch: in training all, but each is evaluated by itself."""
-        return self.world if self.training else ALONE
+        return self.world if self.training else SINGLE_PROCESS
 
     def _encode(
         self, model: Network, large: Tensor, mask: Tensor | None, *, seen: bool, keys: Tensor | None = None
@@ -247,7 +247,9 @@ def teacher_probabilities(logits: Tensor, centre: Tensor, temperature: float) ->
     return ((logits - centre) / temperature).softmax(dim=-1)
 
 
-def sinkhorn_probabilities(logits: Tensor, temperature: float, iterations: int, world: World = ALONE) -> Tensor:
+def sinkhorn_probabilities(
+    logits: Tensor, temperature: float, iterations: int, world: World = SINGLE_PROCESS
+) -> Tensor:
     """The same with every prototype equally frequent in this batch: (n, K) to distributions (n, K).
 
     world: the processes whose rows are one batch; n may differ, and be 0.
@@ -292,7 +294,7 @@ def masked_patch_loss(targets: Tensor, logits: Tensor, temperature: float, weigh
     return -((targets * log_probabilities).sum(dim=-1) * weights).sum() / images
 
 
-def koleo_loss(features: Tensor, world: World = ALONE) -> Tensor:
+def koleo_loss(features: Tensor, world: World = SINGLE_PROCESS) -> Tensor:
     """Minus the mean logarithm of the distance to the nearest other: (B, D); the more evenly spread, the less.
 
     Distances are between directions (Sablayrolles et al. 2019, as in DINOv2). world: the processes among whose rows the

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from vitreous.config.data import Preprocess
 from vitreous.data.batch import Batch
-from vitreous.distributed.world import ALONE, World
-from vitreous.errors import nothing_readable
+from vitreous.distributed.world import SINGLE_PROCESS, World
+from vitreous.errors import no_readable_images
 from vitreous.model.network import Network, ParameterGroup
 
 Metrics = dict[str, Tensor]
@@ -81,7 +81,7 @@ class Objective(nn.Module, ABC):
     def after_step(self, progress: float) -> None:
         """What follows an optimizer's step."""
 
-    def evaluate(self, batches: Iterable[Batch], world: World = ALONE) -> dict[str, float]:
+    def evaluate(self, batches: Iterable[Batch], world: World = SINGLE_PROCESS) -> dict[str, float]:
         """Metrics of images that are not trained on: here the mean of the one that is watched.
 
         world: where several processes evaluate together, `batches` are this one's, and the metrics those of all.
@@ -96,7 +96,7 @@ class Objective(nn.Module, ABC):
                 weight += own
         total, weight = world.mean_numbers((total, weight))
         if not weight:
-            raise nothing_readable()
+            raise no_readable_images()
         return {self.watched: total / weight}
 
     def is_better(self, new: dict[str, float], best: dict[str, float], history: Sequence[dict[str, float]]) -> bool:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vitreous.config import objective as config
 from vitreous.data.batch import Batch
-from vitreous.distributed.world import ALONE, World
+from vitreous.distributed.world import SINGLE_PROCESS, World
 from vitreous.model.keyed_random import keyed_uniform
 from vitreous.model.network import LeavesPatchesOut, Network, require
 from vitreous.model.position import draw_cells
@@ -58,7 +58,7 @@ class Classification(Objective):
             return super().weigh(batch)
         return self.class_weight[batch.targets].sum().item()
 
-    def evaluate(self, batches: Iterable[Batch], world: World = ALONE) -> dict[str, float]:
+    def evaluate(self, batches: Iterable[Batch], world: World = SINGLE_PROCESS) -> dict[str, float]:
         self.eval()
         with torch.inference_mode():
             found = [(self.model(batch.images).float(), batch.targets) for batch in batches]

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import ClientDisconnect
 
 from vitreous.config.server import ServerSettings
-from vitreous.inputs import size_text
+from vitreous.inputs import format_bytes
 from vitreous.server.errors import ApiError, not_valid
 from vitreous.server.metrics import ServerMetrics
 
@@ -96,7 +96,7 @@ async def _next_part(request: Request, settings: ServerSettings) -> tuple[bytes,
 
 
 def _too_large(settings: ServerSettings) -> ApiError:
-    limit = size_text(settings.max_body_bytes)
+    limit = format_bytes(settings.max_body_bytes)
     return ApiError(413, f"the request has more than {limit}, the limit; send a smaller image.")
 
 

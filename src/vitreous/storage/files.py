@@ -23,7 +23,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from vitreous.errors import UserError
-from vitreous.inputs import as_text
+from vitreous.inputs import utf8_text
 from vitreous.storage.lock import LOCK, hold_name
 from vitreous.storage.manifest import old_folder, write_manifest
 from vitreous.storage.overwrite import check_file, check_folder, readable_errors, real_path, unwritable
@@ -85,7 +85,7 @@ def remove_unfinished(folder: Path, name: str | None = None) -> None:
 
 def write_file(path: Path, content: str | bytes) -> Path:
     """Write a file that is whole or as it was before, as `new_file` does, and return its path. Text becomes UTF-8."""
-    data = as_text(content).encode() if isinstance(content, str) else content  # it may name files of any bytes
+    data = utf8_text(content).encode() if isinstance(content, str) else content  # it may name files of any bytes
     with new_file(path) as file:
         file.write(data)
     return path

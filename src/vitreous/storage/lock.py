@@ -57,7 +57,7 @@ def hold_name(path: Path) -> Iterator[bool]:
 
 
 @contextmanager
-def claim_folder(folder: Path, files: Sequence[str], message: Callable[[str], None]) -> Iterator[None]:
+def lock_run_folder(folder: Path, files: Sequence[str], message: Callable[[str], None]) -> Iterator[None]:
     """Within, the folder is ours, made where it is missing; refused where one of these files in it is not ours.
 
     To be called when all else is known to be right, for a mistake should leave nothing.

@@ -166,7 +166,7 @@ def _describe(data: str | Path | Data, chosen: Chosen, images: int, seed: int) -
         source="data in memory" if isinstance(data, Data) else str(data),
         split=chosen.split,
         images=images,
-        learned_from=None if learned is None else len(learned),
+        data_description=None if learned is None else len(learned),
         classes=None if learned is None else len(learned.classes),
         seed=seed,
     )

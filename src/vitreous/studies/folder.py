@@ -20,7 +20,7 @@ from vitreous.distributed.meter import Meter
 from vitreous.errors import UserError
 from vitreous.inputs import read_json, reason
 from vitreous.storage.files import is_unfinished, write_file, write_output
-from vitreous.storage.lock import LOCK, claim_folder
+from vitreous.storage.lock import LOCK, lock_run_folder
 from vitreous.storage.overwrite import GENERATOR
 from vitreous.studies.requests import CompareRequest, SelfTrainRequest, TransferRequest
 from vitreous.training.deadline import Deadline
@@ -137,7 +137,7 @@ def hold_study(
     To be called when all else is known to be right, for a mistake should leave nothing. overwrite: the study that the
     folder holds is deleted.
     """
-    with claim_folder(folder, (KINDS[kind].result, KINDS[kind].page), callbacks.message):
+    with lock_run_folder(folder, (KINDS[kind].result, KINDS[kind].page), callbacks.message):
         if overwrite:
             remove_study(folder, kind)
         elif read_study(folder, kind) != saved:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from vitreous.arguments import Budget, Count, Range, SideLength
-from vitreous.config.overrides import as_texts
+from vitreous.config.overrides import override_texts
 from vitreous.errors import UserError
 from vitreous.training.request import FitRequest, LabelledRequest, StudentRequest
 
@@ -32,7 +32,7 @@ class CompareRequest:
     are."""
     budget: Budget | None = None
     """TIME: How long everything may take, such as 10m or 2h; each training gets the same share of it."""
-    fractions: Sequence[Annotated[float, Range(above=0, most=1)]] = (1.0,)
+    fractions: Sequence[Annotated[float, Range(gt=0, le=1)]] = (1.0,)
     """FRACTION,FRACTION,...: Fractions of the training images to train with, such as 0.01,0.1,1; smaller ones are part
     of larger."""
     seeds: Count = 3
@@ -117,11 +117,11 @@ class SelfTrainRequest(LabelledRequest):
         """The training of the first teacher within this budget; its images are split already."""
         overrides = {name: value for name, value in self.overrides.items() if name not in SPLIT_FIELDS}
         shared = {one.name: getattr(self, one.name) for one in fields(LabelledRequest)}
-        return FitRequest(self.labelled, **{**shared, "budget": budget, "overrides": as_texts(overrides)})
+        return FitRequest(self.labelled, **{**shared, "budget": budget, "overrides": override_texts(overrides)})
 
     def splitting(self) -> FitRequest:
         """How the labelled images are split for all rounds: as for the first teacher's, with all overrides."""
-        return replace(self.first_round(self.budget), overrides=as_texts(self.overrides))
+        return replace(self.first_round(self.budget), overrides=override_texts(self.overrides))
 
     def student_round(self, number: int, budget: str | None) -> StudentRequest:
         """The request of a student, with a seed of its own."""

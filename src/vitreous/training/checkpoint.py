@@ -31,7 +31,7 @@ MAX_CHECKPOINTS = 2
 FILES = ("module", "optimizers", "ema")
 START, SHARDS = "start", "shards"
 
-Read = Callable[[Path], dict[str, dict[str, Tensor]]]
+ReadTensors = Callable[[Path], dict[str, dict[str, Tensor]]]
 
 
 @dataclass
@@ -92,7 +92,7 @@ def read_tensors(path: Path) -> dict[str, dict[str, Tensor]]:
     return read_shards(path)
 
 
-def load_newest(folder: Path, read: Read = read_tensors) -> tuple[Checkpoint | None, list[str]]:
+def load_newest(folder: Path, read: ReadTensors = read_tensors) -> tuple[Checkpoint | None, list[str]]:
     """The newest checkpoint that is whole, if any, and a sentence about each damaged one that was skipped. read: what
     reads the tensors of one that has been found whole."""
     damaged: list[str] = []
@@ -154,7 +154,7 @@ def unpack_optimizers(
             owner[parameter].state[parameter][key] = shard_like(value, parameter)
 
 
-Found = tuple[Checkpoint | None, list[str], dict[str, Tensor]]
+LoadedCheckpoint = tuple[Checkpoint | None, list[str], dict[str, Tensor]]
 """A checkpoint of whole tensors, what was skipped, and the weights before the first step."""
 
 
@@ -184,21 +184,21 @@ class Saver:
         if self._sharded is not None:
             self._sharded.finish()
 
-    def load(self, with_start: bool) -> Found:
+    def load(self, with_start: bool) -> LoadedCheckpoint:
         """The newest checkpoint that is whole, in every process; `with_start`: the weights at the start too. One
         process reads, and sends tensor by tensor: in one piece, they would be there several times for a while."""
         if self.world.size == 1:
             return self._find(with_start)
-        read: list[Found] = []
+        read: list[LoadedCheckpoint] = []
 
-        def outline() -> Found:
+        def outline() -> LoadedCheckpoint:
             read.append(self._find(with_start))
             return _mapped(read[0], lambda tensor: tensor.to("meta"))
 
         outlined = self.world.on_main(outline)
         return _mapped(read[0] if read else outlined, self.world.broadcast)
 
-    def _find(self, with_start: bool) -> Found:
+    def _find(self, with_start: bool) -> LoadedCheckpoint:
         self.folder.mkdir(parents=True, exist_ok=True)
         remove_unfinished(self.folder)
         point, remarks = load_newest(self.folder)
@@ -208,7 +208,7 @@ class Saver:
         return point, remarks, load_file(self.folder / START / f"{START}.safetensors")
 
 
-def _mapped(found: Found, function: Callable[[Tensor], Tensor]) -> Found:
+def _mapped(found: LoadedCheckpoint, function: Callable[[Tensor], Tensor]) -> LoadedCheckpoint:
     """The same, with what the function makes of each tensor, in a fixed order."""
 
     def each(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

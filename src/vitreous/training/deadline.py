@@ -93,8 +93,8 @@ class Reserved:
 
     ending: float  # seconds that follow the last step
     evaluation: float  # seconds of one evaluation; 0 where nothing is evaluated
-    evaluating: float  # seconds that all evaluations between steps may take
-    fewest: int = 1
+    all_evaluations: float  # seconds that all evaluations between steps may take
+    min_steps: int = 1
     """Steps that are worth taking at all; where fewer fit and the start is a good answer itself, none are taken."""
     step: float = 0.0  # seconds that a step takes at the very least, where that is known
     fixed: bool = False  # whether there are as many evaluations as the training says, whatever they take
@@ -134,14 +134,14 @@ def plan_steps(
     def left() -> float:
         return MARGIN * (deadline.seconds - ending - deadline.now())
 
-    good_start = reserved.fewest > 1
+    good_start = reserved.min_steps > 1
     least = replace(training, epochs=(0 if good_start else 1) / loader.steps_per_epoch, evaluations=1)
-    if left() <= (MIN_TIMED_STEPS + reserved.fewest) * reserved.step + evaluation:
+    if left() <= (MIN_TIMED_STEPS + reserved.min_steps) * reserved.step + evaluation:
         return least, None
     stages = time_stages(training, objective, loader, left())
     free, evaluations = left(), training.evaluations
     if not reserved.fixed:
-        while evaluations > 1 and evaluations * evaluation > min(reserved.evaluating, MAX_MEASURING * free):
+        while evaluations > 1 and evaluations * evaluation > min(reserved.all_evaluations, MAX_MEASURING * free):
             evaluations -= 1
     end = deadline.seconds - (1 - MARGIN) / MARGIN * free
     table = StepTimes(end, tuple(stages), evaluations, evaluation, reserved.ending)
@@ -149,7 +149,7 @@ def plan_steps(
     if not reserved.fixed:
         evaluations = max(1, min(evaluations, int(free / (each + evaluation))))
     steps = int((free - evaluations * evaluation) / each)
-    if steps < reserved.fewest:
+    if steps < reserved.min_steps:
         return least, None
     training = replace(training, epochs=steps / loader.steps_per_epoch, evaluations=evaluations)
     return training, replace(table, evaluations=evaluations)

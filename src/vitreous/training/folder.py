@@ -155,7 +155,7 @@ def open_run(folder: Path) -> RunConfig | None:
         return saved
     try:
         inside = sorted(folder.iterdir()) if folder.is_dir() else []
-        others = [path.name for path in inside if not _counts_for_nothing(path)]
+        others = [path.name for path in inside if not _is_leftover(path)]
     except OSError as error:
         raise UserError(f"{folder}: cannot be read ({reason(error)}); write to another folder.") from None
     if others:
@@ -166,14 +166,14 @@ def open_run(folder: Path) -> RunConfig | None:
     return None
 
 
-def _counts_for_nothing(path: Path) -> bool:
+def _is_leftover(path: Path) -> bool:
     """Whether this is all that a training leaves that was killed in its first moments."""
     if path.name == "checkpoints":
         return path.is_dir() and not any(path.iterdir())
     return path.name == LOCK or is_unfinished(path)
 
 
-def run_place(out: str | Path | None, data: str | Path, name: str) -> Path:
+def run_folder(out: str | Path | None, data: str | Path, name: str) -> Path:
     """The run folder that a person named, or runs/NAME; the data themselves are no place for it."""
     place, images = Path("runs") / name if out is None else name_output(out, "run folder"), Path(data)
     if images.is_dir() and real_path(place).is_relative_to(real_path(images)):
@@ -213,7 +213,7 @@ def make_run_folder(folder: Path) -> None:
         raise UserError(f"{folder}: cannot be written ({error.strerror}); write to another folder.") from None
 
 
-def claim_folder(
+def lock_run_folder(
     folder: Path, saved: RunConfig | None, held: ExitStack, message: Callable[[str], None], overwrite: bool
 ) -> bool:
     """Make the run folder ours until the end, and say whether it has a checkpoint. One that is another's, or that
@@ -247,7 +247,7 @@ def source_digest(source: Source) -> str:
     return digest.hexdigest()[:16]
 
 
-def records_of(folder: Path) -> list[dict[str, float]]:
+def read_metrics(folder: Path) -> list[dict[str, float]]:
     path = folder / METRICS
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 

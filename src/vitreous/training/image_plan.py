@@ -1,4 +1,4 @@
-"""How many images are seen at within a deadline: a pure plan, and looking until it is time.
+"""How many images there is time to process before a deadline: a pure plan, and processing until it is time.
 
 A training with a budget goes through these stages: start-up, features of training images for a first classifier (with
 weights), steps, validation and test images, and writing. Measuring gets at most a quarter of the time; the classifier
@@ -33,34 +33,35 @@ from vitreous.training.deadline import (
     format_budget,
 )
 
-MIN_IMAGES = 16  # validation or test images that are seen at however short the time is
+MIN_IMAGES = 16  # validation or test images that are processed however short the time is
 PROBE_PASSES = 4
 """Over the validation images after a classifier on frozen features: for its strength, at the start, once between the
 steps, and at the end."""
 MIN_STEPS_AFTER_PROBE = 10  # fewer steps change little and cost an evaluation
-TIMING_SECONDS = 1.0  # after which the cost of looking at an image is known well enough
+TIMING_SECONDS = 1.0  # after which the cost of an image is known well enough
 
-Function = Callable[[Tensor], Tensor]  # (B, C, H, W) normalised images to (B, D) features or logits, both on the CPU
+ImageFunction = Callable[
+    [Tensor], Tensor
+]  # (B, C, H, W) normalised images to (B, D) features or logits, both on the CPU
 
 
 @dataclass(frozen=True)
 class ImageWork:
-    """The images that a training would look at, if it had the time."""
+    """The images that a training would process if it had the time."""
 
     features: int  # training images for a classifier on frozen features; 0 where there is none
     val: int
     test: int
-    passes: int  # how often the validation images are gone over, at least
-    fewest: int = 1  # training images that the classifier cannot do without
-    steps: int = 0  # looks that the fewest steps worth taking cost
+    passes: int  # over the validation images, at least
+    min_features: int = 1  # training images that the classifier needs at least
+    step_images: int = 0  # images of the fewest steps worth taking
 
 
 def image_work(data: Data, training: Training) -> ImageWork:
-    """The images that a training with labels would look at."""
     val, test = (len(data.splits[split]) if split in data.splits else 0 for split in ("val", "test"))
-    test = test if training.model.classes else 0  # else there is nothing to be right about
+    test = test if training.model.classes else 0  # without classes there is no accuracy
     if not training.probe:
-        return ImageWork(0, val, test, passes=2, fewest=0)
+        return ImageWork(0, val, test, passes=2, min_features=0)
     steps = (MIN_TIMED_STEPS + MIN_STEPS_AFTER_PROBE) * training.batch_size
     return ImageWork(len(data.train), val, test, PROBE_PASSES, min(len(data.train), len(data.classes)), steps)
 
@@ -76,8 +77,8 @@ def reserve(data: Data, training: Training, subsets: dict[Split, int], deadline:
     return Reserved(
         ending=measuring + deadline.writing,
         evaluation=evaluation,
-        evaluating=MAX_MEASURING * deadline.seconds - measuring - passes * evaluation,
-        fewest=MIN_STEPS_AFTER_PROBE if training.probe else 1,
+        all_evaluations=MAX_MEASURING * deadline.seconds - measuring - passes * evaluation,
+        min_steps=MIN_STEPS_AFTER_PROBE if training.probe else 1,
         step=seconds * training.batch_size if training.probe else 0.0,
         fixed=fixed,
     )
@@ -87,73 +88,72 @@ def reserve(data: Data, training: Training, subsets: dict[Split, int], deadline:
 class ImageCosts:
     """What the first seconds have shown, in seconds."""
 
-    spent: float  # before the first image was seen at
-    per_image: float  # at one image: decoded, and once through the network
+    spent: float  # before the first image
+    per_image: float  # to decode an image and pass it through the network once
     writing: float  # the bundle, the report, and the end of the process
-    learn: float = 0.0  # for each image that a classifier is fitted to
+    fit: float = 0.0  # for each image that a classifier is fitted to
 
 
 @dataclass(frozen=True)
 class ImagePlan:
-    """How many images are seen at, and what is left for steps."""
+    """How many images are processed, and what is left for steps."""
 
     work: ImageWork
     features: int
     val: int
     test: int
-    training: float  # seconds for steps; below 0 where even the fewest images take longer than the budget
-    worth: float  # seconds below which no step is worth taking
-    enough: float  # the budget that would do it all, in seconds
+    training_seconds: float  # for steps; below 0 where even the fewest images take longer than the budget
+    min_training_seconds: float  # below which no step is worth taking
+    full_budget: float  # seconds in which all of it fits
 
     @property
     def complete(self) -> bool:
-        """Whether every image is seen at, and there is time for steps."""
-        return not self.subsets and self.training > self.worth
+        """Whether every image is processed, and there is time for steps."""
+        return not self.subsets and self.training_seconds > self.min_training_seconds
 
     @property
     def subsets(self) -> dict[Split, int]:
         """Of the splits that are not measured as a whole, how many images are."""
         counts: dict[Split, int] = {"train": self.features, "val": self.val, "test": self.test}
-        return {split: count for split, count in counts.items() if count < self.of(split)}
+        return {split: count for split, count in counts.items() if count < self.total(split)}
 
-    def of(self, split: Split) -> int:
-        """How many images there are of a split."""
+    def total(self, split: Split) -> int:
         return {"train": self.work.features, "val": self.work.val, "test": self.work.test}[split]
 
 
 def plan_images(work: ImageWork, costs: ImageCosts, budget: float) -> ImagePlan:
-    """The images that fit into the budget: val and test within their share, then features, then time for steps."""
-    each, fixed = costs.per_image + costs.learn, costs.spent + costs.writing
+    """The images that fit into the budget: val and test first, then features, then time for steps."""
+    each, fixed = costs.per_image + costs.fit, costs.spent + costs.writing
     free = MARGIN * budget - costs.spent - costs.writing
-    looks = max(0.0, min(MAX_MEASURING * budget, free / 2)) / costs.per_image
-    # half of the looks for each split, and what one of them does not need for the other
-    for_val = min(work.passes * work.val, max(looks / 2, looks - work.test))
+    forwards = max(0.0, min(MAX_MEASURING * budget, free / 2)) / costs.per_image
+    # half of the forward passes for each split; what one of them does not need goes to the other
+    for_val = min(work.passes * work.val, max(forwards / 2, forwards - work.test))
     val = max(min(MIN_IMAGES, work.val), for_val / work.passes)
-    test = max(min(MIN_IMAGES, work.test), min(work.test, looks - for_val))
+    test = max(min(MIN_IMAGES, work.test), min(work.test, forwards - for_val))
     free -= costs.per_image * (work.passes * val + test)
-    features = min(work.features, max(work.fewest, int(free / each)))
-    worth = costs.per_image * work.steps
+    features = min(work.features, max(work.min_features, int(free / each)))
+    min_training_seconds = costs.per_image * work.step_images
     # the least budget that measures every image, and leaves as long for steps as the features take
     measuring, learning = costs.per_image * (work.passes * work.val + work.test), each * work.features
     enough = max(
         measuring / MAX_MEASURING,
         (fixed + 2 * measuring) / MARGIN,
-        (fixed + measuring + learning + max(learning, worth)) / MARGIN,
+        (fixed + measuring + learning + max(learning, min_training_seconds)) / MARGIN,
     )
     enough = enough * (1 + 1e-6) + 1e-3  # so that rounding leaves no image out
     val, test = (int(number + 1e-9) for number in (val, test))  # down, but for what floating-point numbers have lost
-    return ImagePlan(work, features, val, test, free - each * features, worth, enough)
+    return ImagePlan(work, features, val, test, free - each * features, min_training_seconds, enough)
 
 
 def describe_plan(plan: ImagePlan, budget: str) -> str:
-    """What a person should know at the start, where not all fits: what is left out, and the budget that would do."""
+    """The message at the start if not everything fits: what is left out, and the budget in which it would."""
     names = {"train": "training images for the classifier", "val": "validation images", "test": "test images"}
-    cut = [f"about {count:,} of {plan.of(split):,} {names[split]}" for split, count in plan.subsets.items()]
-    would = f"{format_budget(plan.enough)} would do it all"
-    if plan.training < 0:
+    cut = [f"about {count:,} of {plan.total(split):,} {names[split]}" for split, count in plan.subsets.items()]
+    would = f"{format_budget(plan.full_budget)} would do it all"
+    if plan.training_seconds < 0:
         return (
             f"A budget of {budget} is too short: even the least, a few random images of each split, takes about "
-            f"{-plan.training:.0f} s more; {would}."
+            f"{-plan.training_seconds:.0f} s more; {would}."
         )
     if not cut:
         return f"A budget of {budget} leaves no time to train further than a classifier on frozen features; {would}."
@@ -162,10 +162,10 @@ def describe_plan(plan: ImagePlan, budget: str) -> str:
 
 
 class ImageEstimate:
-    """What fits into the time, judged again whenever images were seen; said once, as soon as not all does."""
+    """The plan, made again after each batch of images; a message says once if not everything fits."""
 
-    def __init__(self, work: ImageWork, deadline: Deadline, message: Callable[[str], None], learn: float = 0.0) -> None:
-        self.work, self.deadline, self.message, self.learn = work, deadline, message, learn
+    def __init__(self, work: ImageWork, deadline: Deadline, message: Callable[[str], None], fit: float = 0.0) -> None:
+        self.work, self.deadline, self.message, self.fit = work, deadline, message, fit
         self.began, self._announced = deadline.now(), False
         self.plan: ImagePlan
 
@@ -174,7 +174,7 @@ class ImageEstimate:
         deadline = self.deadline
         taken = deadline.now() - self.began
         deadline.seconds_per_image = taken / seen
-        costs = ImageCosts(self.began, deadline.seconds_per_image, deadline.writing, self.learn)
+        costs = ImageCosts(self.began, deadline.seconds_per_image, deadline.writing, self.fit)
         self.plan = plan_images(self.work, costs, deadline.seconds)
         known = last or taken >= TIMING_SECONDS
         if known and not self._announced and not self.plan.complete:
@@ -192,9 +192,9 @@ class StartFeatures:
     seconds_per_image: float = 0.0
 
     def compute(
-        self, data: Data, loader: Loader, batch_size: int, function: Function, validation: Loader | None
+        self, data: Data, loader: Loader, batch_size: int, function: ImageFunction, validation: Loader | None
     ) -> tuple[LabelledFeatures, LabelledFeatures | None]:
-        """Features of all images, however short the time; those of an earlier training, where there was one."""
+        """Features of all images, however short the time; computed by the first training that asks."""
         if self.train is None:
             began = time.perf_counter()
             self.train = compute_features(function, loader.plain_batches(batch_size), len(data.train))
@@ -203,19 +203,19 @@ class StartFeatures:
             self.seconds_per_image = (time.perf_counter() - began) / sum(map(len, data.splits.values()))
         if validation is not None or self.val is None:
             return self.train, self.val
-        (x, y), (more_x, more_y) = self.train, self.val  # the final training learns from what chose, too
+        (x, y), (more_x, more_y) = self.train, self.val  # the final training learns from the val split too
         return (torch.cat([x, more_x]), torch.cat([y, more_y])), None
 
 
-def time_images(function: Function, loader: Loader, estimate: ImageEstimate) -> None:
-    """Look at images until the estimate knows what one costs."""
+def time_images(function: ImageFunction, loader: Loader, estimate: ImageEstimate) -> None:
+    """Process images until the estimate knows what one costs."""
     order = np.arange(len(loader.source), dtype=np.int64)
     _, seen = compute_until(function, loader, order, loader.batch_size, estimate.judge)
     estimate.judge(len(seen), last=True)
 
 
 def features_in_time(
-    function: Function,
+    function: ImageFunction,
     loader: Loader,
     batch_size: int,
     seed: int,
@@ -238,7 +238,7 @@ def features_in_time(
 
 
 def logits_in_time(
-    function: Function, loader: Loader, deadline: Deadline, progress: Callable[[int], None] | None = None
+    function: ImageFunction, loader: Loader, deadline: Deadline, progress: Callable[[int], None] | None = None
 ) -> tuple[LabelledFeatures, Index]:
     """Logits and labels of images, and which were seen, row by row: all, or as many as there is time for. Where an
     image takes longer now than it took before, so will writing."""
@@ -258,14 +258,14 @@ def logits_in_time(
 
 
 def compute_until(
-    function: Function,
+    function: ImageFunction,
     loader: Loader,
     order: Index,
     batch_size: int,
     stop: Callable[[int], bool],
     progress: Callable[[int], None] | None = None,
 ) -> tuple[LabelledFeatures, Index]:
-    """What a function says of images in this order, and their labels, until `stop` says yes after so many images.
+    """The output of a function for images in this order, and their labels, until `stop` says yes after so many images.
     Several processes go through the order together, a batch each at a time. Also which images were seen, in the order
     of the rows; those that cannot be read have none."""
     world, seen = loader.world, len(order)
@@ -286,7 +286,7 @@ def compute_until(
 
 
 def _by_rank(order: Index, batch_size: int, world: World) -> list[Index]:
-    """Of each rank, its images of an order that all go through together."""
+    """By rank, the images of an order that all processes go through together."""
     starts = range(0, max(1, len(order)), batch_size * world.size)
     firsts = [[start + rank * batch_size for start in starts] for rank in range(world.size)]
     return [np.concatenate([order[first : first + batch_size] for first in own]) for own in firsts]

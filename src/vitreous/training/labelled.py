@@ -29,8 +29,8 @@ from vitreous.objectives.objective import Objective, Setting
 from vitreous.training.deadline import Deadline
 from vitreous.training.folder import RunConfig
 from vitreous.training.image_plan import (
-    Function,
     ImageEstimate,
+    ImageFunction,
     StartFeatures,
     features_in_time,
     image_work,
@@ -40,10 +40,10 @@ from vitreous.training.image_plan import (
 )
 from vitreous.training.loop import Outcome
 from vitreous.training.request import FitRequest
-from vitreous.training.result import NAMES, FitResult, FrozenProbe, model_card
+from vitreous.training.result import SPLIT_NAMES, FitResult, FrozenProbe, model_card
 from vitreous.training.start import (
     choose_training,
-    crop_note,
+    crop_message,
     evaluation_loader,
     fit_classifier,
     plain_loader,
@@ -54,7 +54,7 @@ from vitreous.training.start import (
 )
 from vitreous.training.step import training_work
 from vitreous.training.teaching.teacher import open_teacher, reopen_teacher
-from vitreous.training.teaching.token_labels import ask_teacher, write_examples
+from vitreous.training.teaching.token_labels import prepare_teacher_targets, write_examples
 from vitreous.training.train import Opened, Start, TrainingContext
 from vitreous.weights.bundle import Bundle, weights_digest
 from vitreous.weights.source import open_weights
@@ -129,7 +129,7 @@ class Labelled:
         teacher_targets = None
         if opened.teacher is not None:
             how = (context.runtime.workers, context.deadline, context.callbacks)
-            teacher_targets = ask_teacher(opened.teacher, opened.training, loader, *how)
+            teacher_targets = prepare_teacher_targets(opened.teacher, opened.training, loader, *how)
         training, data, world, base = opened.training, opened.data, context.world, opened.base
         subsets, probe = ({}, None) if saved is None else (dict(saved.subsets), saved.probe)
         if saved is None and self.validation is not None and self.validation.count < len(data.splits["val"]):
@@ -143,7 +143,7 @@ class Labelled:
         network = starting_network(training, None if resumed else base)
         validation: Loader | None = None
         if not resumed:
-            if base is not None and (note := crop_note(training, base)) is not None:
+            if base is not None and (note := crop_message(training, base)) is not None:
                 context.callbacks.message(note)
             if training.whiten and base is None:
                 whiten(network, training, data.train, context.runtime.workers)
@@ -266,20 +266,20 @@ class Labelled:
             probe=start.probe,
             spent=spent + work,
             remarks=(*outcome.remarks, *(f"{name}: {why}" for name, why in sorted(unreadable.items()))),
-            subset_of={NAMES[split]: len(data.splits[split]) for split in measured if split in subsets},
+            subset_of={SPLIT_NAMES[split]: len(data.splits[split]) for split in measured if split in subsets},
         )
         return result, labels, model_card(context.folder.name, context.request, training, labels, result)
 
 
-def _on_device(function: Callable[..., Tensor], device: torch.device) -> Function:
+def _on_device(function: Callable[..., Tensor], device: torch.device) -> ImageFunction:
     return lambda images: function(images.to(device)).cpu()
 
 
 def _progress(context: Context, split: Split, total: int) -> Callable[[int], None]:
-    return lambda done: context.callbacks.progress(f"measuring the {NAMES[split]} images", done, total)
+    return lambda done: context.callbacks.progress(f"measuring the {SPLIT_NAMES[split]} images", done, total)
 
 
-def _compute_all(context: Context, function: Function, loader: Loader, split: Split) -> LabelledFeatures:
+def _compute_all(context: Context, function: ImageFunction, loader: Loader, split: Split) -> LabelledFeatures:
     """What a function says of all images of a loader, by all processes, and their labels."""
     count = len(loader.source)
     told, world = _progress(context, split, count), context.world
@@ -287,7 +287,7 @@ def _compute_all(context: Context, function: Function, loader: Loader, split: Sp
 
 
 def _features(
-    context: Context, opened: Opened, loader: Loader, batch: int, function: Function, subsets: dict[Split, int]
+    context: Context, opened: Opened, loader: Loader, batch: int, function: ImageFunction, subsets: dict[Split, int]
 ) -> tuple[LabelledFeatures, dict[Split, int]]:
     """Features and labels of the training images; with a budget, of as many as there is time for."""
     training, total, world = opened.training, len(opened.data.train), context.world

@@ -38,7 +38,7 @@ from vitreous.training.step import Learner, StepSchedule, parts_done, train_step
 BestTensors = dict[str, dict[str, Tensor]]  # tensors by name, of "model" and of what an objective saves beside it
 
 
-REMEMBERED = ("images", "best_step", "best_metrics", "history", "evaluated", "first_loss")
+CHECKPOINTED_FIELDS = ("images", "best_step", "best_metrics", "history", "evaluated", "first_loss")
 """Numbers of the loop that a checkpoint keeps."""
 Evaluate = Callable[[Objective], dict[str, float]]
 """Metrics on the validation split of an objective with the weights that would be kept."""
@@ -255,7 +255,7 @@ class Loop:
     def save(self) -> None:
         """Write a checkpoint of the present step; before the first, the weights that the result is blended with. All
         processes come to it after the same step."""
-        metadata: dict[str, Any] = {name: getattr(self, name) for name in REMEMBERED}
+        metadata: dict[str, Any] = {name: getattr(self, name) for name in CHECKPOINTED_FIELDS}
         metadata["spent"] = asdict(self.meter.spent(self.world))
         ema = {} if self.ema is None else self.ema.state_dict()
         optimizers = pack_optimizers(self.learner.optimizers, self.objective)
@@ -268,7 +268,7 @@ class Loop:
         if point is not None:
             self.step, self.best = point.step, point.best
             self.evaluated = point.step  # as it was before this was noted
-            for name in REMEMBERED:
+            for name in CHECKPOINTED_FIELDS:
                 setattr(self, name, point.metadata.get(name, getattr(self, name)))
             self.meter.before = Cost(**point.metadata["spent"])
             load_full_state(self.objective, point.module)

@@ -11,14 +11,14 @@ from dataclasses import replace
 from vitreous.config.model import ViTConfig
 from vitreous.config.objective import Dino, Mae, TokenLabel
 from vitreous.config.train import Training
-from vitreous.distributed.world import ALONE, World
+from vitreous.distributed.world import SINGLE_PROCESS, World
 from vitreous.errors import UserError
 from vitreous.inference.memory_needs import FLOAT_BYTES
 from vitreous.memory import check_memory
 from vitreous.model.family import count_activation_bytes, count_parameters
 
 
-def check_training_memory(training: Training, images: int, world: World = ALONE, beside: int = 1) -> None:
+def check_training_memory(training: Training, images: int, world: World = SINGLE_PROCESS, beside: int = 1) -> None:
     """Refuse a training whose step needs more memory than there is, before it starts any process that decodes.
 
     world: the processes that share each batch, and where they compute. A GPU's memory is not looked at:

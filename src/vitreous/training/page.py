@@ -36,17 +36,26 @@ from vitreous.report.page import Content, Example, Run, SplitScores, TokenLabelI
 from vitreous.report.pretraining import pretraining_page
 from vitreous.storage.files import write_file, write_output
 from vitreous.storage.overwrite import check_file
-from vitreous.training.folder import METRICS, REPORT, REQUESTS, RESULT, RunConfig, folder_kind, read_config, records_of
+from vitreous.training.folder import (
+    METRICS,
+    REPORT,
+    REQUESTS,
+    RESULT,
+    RunConfig,
+    folder_kind,
+    read_config,
+    read_metrics,
+)
 from vitreous.training.request import FitRequest, PretrainRequest
 from vitreous.training.result import FitResult, PretrainResult, read_result
-from vitreous.training.start import hold_out, some_of
+from vitreous.training.start import draw_images, hold_out
 from vitreous.training.teaching.token_labels import EXAMPLES, read_examples
 from vitreous.weights.bundle import CARD, Bundle
 
 MAX_EXAMPLES = 6  # images of each kind on a page
-REBUILT = 4  # images that a masked autoencoder rebuilds on its page
+MAX_RECONSTRUCTIONS = 4  # images that a masked autoencoder rebuilds on its page
 EXPLANATION_FLOPS = 6e11  # floating-point operations that looking at them may take: some seconds on two cores
-DRAWING_SECONDS = 2.5  # that the rest of a page takes on two quiet cores: curves, tables, and images of the weights
+RENDER_SECONDS = 2.5  # that the rest of a page takes on two quiet cores: curves, tables, and images of the weights
 NO_TIME_LEFT = (
     "The time that the training had was over, so none is shown; vitreous report writes the page again with some."
 )
@@ -115,7 +124,7 @@ def write_report(
 def write_run_page(
     folder: Path, bundle: Bundle, config: RunConfig, result: FitResult | PretrainResult, seconds: float | None
 ) -> None:
-    content = _page(folder.resolve().name, str(folder), bundle, Finished(config, result, records_of(folder)), seconds)
+    content = _page(folder.resolve().name, str(folder), bundle, Finished(config, result, read_metrics(folder)), seconds)
     write_file(folder / REPORT, content)
 
 
@@ -134,7 +143,7 @@ def _page(name: str, place: str, bundle: Bundle, finished: Finished, seconds: fl
     """The page of a run, with what the training itself measured."""
     config, result, _ = finished
     if isinstance(result, PretrainResult):
-        return pretraining_page(name, _run(place, finished), _rebuilt(Path(place), bundle, config))
+        return pretraining_page(name, _run(place, finished), _reconstruct_examples(Path(place), bundle, config))
     # test before validation, which chose the weights
     splits = [] if result.test is None else [SplitScores("test", result.test, of=result.subset_of.get("test"))]
     if (validation := result.validation) is not None:
@@ -155,7 +164,7 @@ def _content(
 ) -> Content:
     """All that the page of a classifier shows. data: what the splits were measured on, where the images still are.
     seconds: about how long it may take; then no more images are looked at, and the rest is needed for drawing."""
-    until = math.inf if seconds is None else time.monotonic() + seconds - DRAWING_SECONDS
+    until = math.inf if seconds is None else time.monotonic() + seconds - RENDER_SECONDS
     if splits:
         splits = (_with_examples(splits[0], bundle, data, until), *splits[1:])
     looked_at = None if data is None or time.monotonic() > until else choose_split(data, None)[1]
@@ -195,7 +204,7 @@ def read_run(folder: Path) -> Finished | None:
         config = read_config(folder)
         if config is None:
             raise ValueError("there is no config.json")
-        result, records = read_result(folder), records_of(folder)
+        result, records = read_result(folder), read_metrics(folder)
     except UserError as error:
         reason = str(error).rstrip(".")
         raise UserError(f"{reason}; or give the bundle alone: {folder / 'bundle'}.") from None
@@ -214,7 +223,7 @@ def _run(place: str, finished: Finished) -> Run:
     probe = None if fitted is None else fitted.probe
     return Run(
         place=place,
-        data=str(request.data) if fit is None else fit.learned_from,
+        data=str(request.data) if fit is None else fit.data_description,
         start=None if fit is None or fit.weights is None else str(fit.weights),
         teacher=None if fit is None else fit.teacher,
         method=request.method if isinstance(request, PretrainRequest) else request.recipe,
@@ -260,7 +269,7 @@ def _token_label_examples(folder: Path, config: RunConfig) -> tuple[TokenLabelIm
     return tuple(found)
 
 
-def _rebuilt(folder: Path, bundle: Bundle, config: RunConfig) -> Image.Image | None:
+def _reconstruct_examples(folder: Path, bundle: Bundle, config: RunConfig) -> Image.Image | None:
     """What a masked autoencoder makes of some images that were set aside; None without one, or without them."""
     if not (folder / "decoder").is_dir():
         return None
@@ -269,7 +278,12 @@ def _rebuilt(folder: Path, bundle: Bundle, config: RunConfig) -> Image.Image | N
         opened = open_images(config.request.data)
         config.check_data(opened, folder)
         held = hold_out(opened, seed).splits["val"]
-        loader = Loader(some_of(held, REBUILT, seed), bundle.preprocess, batch_size=REBUILT, unreadable_limit=1.0)
+        loader = Loader(
+            draw_images(held, MAX_RECONSTRUCTIONS, seed),
+            bundle.preprocess,
+            batch_size=MAX_RECONSTRUCTIONS,
+            unreadable_limit=1.0,
+        )
         batch = next(iter(loader.batches()))
     except UserError:  # the images are no longer what or where they were: others may have been learned from
         return None

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from vitreous.arguments import Budget, Epochs, Seed, SideLength, TokenMerge
-from vitreous.config.overrides import as_texts
+from vitreous.config.overrides import override_texts
 from vitreous.errors import UserError
 
 RequestT = TypeVar("RequestT")
@@ -97,7 +97,7 @@ class FitRequest(LabelledRequest):
         return None if found is None else str(found)
 
     @property
-    def learned_from(self) -> str:
+    def data_description(self) -> str:
         """What a page and a model card call the data."""
         return str(self.data)
 
@@ -105,7 +105,7 @@ class FitRequest(LabelledRequest):
     def all_overrides(self) -> dict[str, str]:
         """The overrides, with `merge` as the field that it is."""
         merge = {} if self.merge is None else {"model.merge": str(self.merge)}
-        return {**as_texts(self.overrides), **merge}
+        return {**override_texts(self.overrides), **merge}
 
     def check(self) -> None:
         super().check()
@@ -128,7 +128,7 @@ class StudentRequest(FitRequest):
     round: int = 1
 
     @property
-    def learned_from(self) -> str:
+    def data_description(self) -> str:
         """Both, and who labelled the second."""
         return f"{self.data}, and {self.unlabelled} with labels that the teacher of round {self.round} gave,"
 
@@ -161,10 +161,10 @@ def request_of(kind: type[RequestT], options: RequestT) -> RequestT:
     for one in fields(kind):  # type: ignore[arg-type]
         value = getattr(options, one.name)
         if isinstance(value, Path) or one.name in PATH_FIELDS:
-            value = None if value is None else same_place(value)
+            value = None if value is None else normalised_path(value)
         elif isinstance(value, Sequence) and not isinstance(value, str):
             value = tuple(str(item) if isinstance(item, Path) else item for item in value)
-        values[one.name] = as_texts(value) if one.name == "overrides" else value
+        values[one.name] = override_texts(value) if one.name == "overrides" else value
     return kind(**values)
 
 
@@ -174,7 +174,7 @@ def comparable(request: Any) -> dict[str, Any]:
 
     found: dict[str, Any] = asdict(request)
     if found.get("overrides") is not None:
-        found["overrides"] = as_texts(found["overrides"])
+        found["overrides"] = override_texts(found["overrides"])
     if found.get("budget") is not None:
         found["budget"] = parse_budget(found["budget"])
     for name in PATH_FIELDS:
@@ -186,7 +186,7 @@ def comparable(request: Any) -> dict[str, Any]:
 Request = FitRequest | PretrainRequest
 
 
-def same_place(path: str | Path) -> str:
+def normalised_path(path: str | Path) -> str:
     """A path as a request keeps it: however it was written, one place is one text. A name with a colon stays."""
     text = str(path)
     if not text:

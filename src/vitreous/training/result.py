@@ -17,7 +17,7 @@ from vitreous.evaluation.classify import ClassificationResult
 from vitreous.training.request import FitRequest, PretrainRequest
 from vitreous.weights.markdown import code
 
-NAMES: dict[Split, str] = {"train": "training", "val": "validation", "test": "test"}
+SPLIT_NAMES: dict[Split, str] = {"train": "training", "val": "validation", "test": "test"}
 """What a person reads of each split."""
 
 
@@ -175,7 +175,7 @@ def model_card(name: str, request: FitRequest, training: Training, labels: Seque
         "",
         "## How it was made",
         "",
-        f"- data: {code(request.learned_from)}, {result.images:,} training images",
+        f"- data: {code(request.data_description)}, {result.images:,} training images",
         f"- start: {code(str(request.weights)) if request.weights else 'random weights'}",
         *([] if request.teacher is None else [f"- teacher: {code(request.teacher)}, {objective.description}"]),
         f"- recipe: {code(request.recipe)}: {o.name}, learning rate {o.learning_rate:g}, batch {training.batch_size}, "

@@ -21,7 +21,7 @@ from vitreous.data.shards.opening import is_shards
 from vitreous.data.source import Data, Source, take_fraction
 from vitreous.distributed.launcher import local_rank, local_world_size, refuse_many, world_size
 from vitreous.distributed.process_group import join_world
-from vitreous.distributed.world import ALONE, World, find_device
+from vitreous.distributed.world import SINGLE_PROCESS, World, find_device
 from vitreous.errors import UserError
 from vitreous.evaluation.calibration import fit_temperature
 from vitreous.evaluation.probe import LabelledFeatures, fit_linear
@@ -33,15 +33,17 @@ from vitreous.model.predictions import is_right
 from vitreous.model.vit import ViT
 from vitreous.objectives.supervised import balance
 from vitreous.training.folder import digest_splits
-from vitreous.training.recipes.student import decide_predictions, distilled, noised, token_labelled
+from vitreous.training.recipes.student import choose_teacher_targets, with_distillation, with_noise, with_token_labels
 from vitreous.training.recipes.supervised import DatasetStats, recipe
 from vitreous.training.request import FitRequest, StudentRequest
 from vitreous.weights.bundle import Bundle
 
 MIN_HELD_OUT = 500
 """Images that a training without labels sets aside, where that is less than a tenth and enough for all classes."""
-WHITENING = 20_000_000  # pixels that a whitened start is made from, so that large images fit into the memory too
-HOUR, FAST_HOUR = 2e14, 4e16
+MAX_WHITENING_PIXELS = (
+    20_000_000  # pixels that a whitened start is made from, so that large images fit into the memory too
+)
+CPU_HOUR_FLOPS, ACCELERATOR_HOUR_FLOPS = 2e14, 4e16
 """Floating-point operations that two cores, and an accelerator, do in about an hour of training."""
 
 
@@ -110,7 +112,7 @@ def choose_training(
     stats = dataset_stats(typical or data.train, len(data.classes), request.model, request.image_size)
     stats = replace(stats, images=len(data.train), tested="test" in data.splits)
     if request.budget is None and request.epochs is None:
-        stats = replace(stats, affordable=HOUR if device == "cpu" else FAST_HOUR)
+        stats = replace(stats, affordable=CPU_HOUR_FLOPS if device == "cpu" else ACCELERATOR_HOUR_FLOPS)
     if base is not None:
         stats = replace(stats, base=base.model.config, base_preprocess=base.preprocess)
     training = _from_recipe(request, stats, teacher)
@@ -141,7 +143,7 @@ def split_for(training: Training, data: Data) -> Data:
 
 def dataset_stats(source: Source, classes: int, model: str | None, image_size: int | None) -> DatasetStats:
     """What is known of images before a training from scratch."""
-    headers = some_headers(source)
+    headers = sample_headers(source)
     return DatasetStats(
         classes=classes,
         images=len(source),
@@ -155,22 +157,22 @@ def dataset_stats(source: Source, classes: int, model: str | None, image_size: i
 def _from_recipe(request: FitRequest, stats: DatasetStats, teacher: ModelConfig | None) -> Training:
     training, given = replace(recipe(request.recipe, stats), seed=request.seed), stats.base is not None
     if request.distill is not None:
-        training = distilled(training, scratch=not given)
+        training = with_distillation(training, scratch=not given)
     if request.token_labels is not None:
-        training = token_labelled(training)
+        training = with_token_labels(training)
     if isinstance(request, StudentRequest):
-        training = noised(training, soft=request.labels == "soft")
+        training = with_noise(training, soft=request.labels == "soft")
 
     def settle(changed: Training) -> Training:
         if request.distill is None or teacher is None:
             return changed
-        return decide_predictions(changed, teacher, request.all_overrides)
+        return choose_teacher_targets(changed, teacher, request.all_overrides)
 
     training = override(training, request.all_overrides, weights=given, settle=settle)
-    return _as_long(training) if request.epochs is None else replace(training, epochs=request.epochs)
+    return _with_merge_epochs(training) if request.epochs is None else replace(training, epochs=request.epochs)
 
 
-def _as_long(training: Training) -> Training:
+def _with_merge_epochs(training: Training) -> Training:
     """With as many epochs as take as long as the recipe's would without token merging, which makes each cheaper. A
     network has to get used to merging: what it saves of a training is better spent on that (docs/log.md)."""
     model = training.model
@@ -198,7 +200,7 @@ def starting_network(training: Training, base: Bundle | None) -> Network:
     return network
 
 
-def crop_note(training: Training, base: Bundle) -> str | None:
+def crop_message(training: Training, base: Bundle) -> str | None:
     """What to say where the model will look at another share of an image than the weights came with."""
     seen, came = training.preprocess.crop, base.preprocess.crop
     if seen == came:
@@ -215,7 +217,7 @@ def whiten(network: Network, training: Training, source: Source, workers: int) -
     if has_stem(vit):
         raise UserError("whiten=true: a hybrid's stem looks at the pixels, not the patch projection; set whiten=false.")
     height, width = training.model.image_size
-    most = max(1, min(2000, WHITENING // (height * width)))
+    most = max(1, min(2000, MAX_WHITENING_PIXELS // (height * width)))
     some = source.subset(list(range(0, len(source), -(-len(source) // most))))
     loader = Loader(some, training.preprocess, batch_size=64, workers=workers, unreadable_limit=1.0)
     with closing(loader):
@@ -235,14 +237,14 @@ def hold_out(data: Data, seed: int) -> Data:
     return data.with_validation(min(0.1, max(MIN_HELD_OUT, 2 * len(data.classes)) / len(train)), seed)
 
 
-def some_of(source: Source, most: int, seed: int) -> Source:
+def draw_images(source: Source, most: int, seed: int) -> Source:
     if len(source) <= most:
         return source
     order = torch.randperm(len(source), generator=torch.Generator().manual_seed(seed))
     return source.subset(sorted(order[:most].tolist()))
 
 
-def some_headers(source: Source, most: int = 32) -> list[Header]:
+def sample_headers(source: Source, most: int = 32) -> list[Header]:
     """Sizes and kinds of some images, from all over the source; those that cannot be read are reported later."""
     headers = []
     for index in range(0, len(source), max(1, len(source) // most)):
@@ -260,7 +262,7 @@ MAX_VIEW_BATCH = 256
 same for any number of them, for what an objective says may depend on the batch; no recipe has a larger one."""
 
 
-def training_loader(source: Source, t: Training, workers: int, world: World = ALONE) -> Loader:
+def training_loader(source: Source, t: Training, workers: int, world: World = SINGLE_PROCESS) -> Loader:
     """Images varied as the training says, in the views that its objective wants; of each batch a process's part."""
     return Loader(
         source,
@@ -275,13 +277,13 @@ def training_loader(source: Source, t: Training, workers: int, world: World = AL
     )
 
 
-def plain_loader(source: Source, t: Training, workers: int, world: World = ALONE) -> Loader:
+def plain_loader(source: Source, t: Training, workers: int, world: World = SINGLE_PROCESS) -> Loader:
     """Images as evaluation sees them; those that cannot be read are left out, and reported."""
     batch = inference_batch(t.model)
     return Loader(source, t.preprocess, batch_size=batch, workers=workers, unreadable_limit=1.0, world=world)
 
 
-def evaluation_loader(source: Source, t: Training, workers: int, world: World = ALONE) -> Loader:
+def evaluation_loader(source: Source, t: Training, workers: int, world: World = SINGLE_PROCESS) -> Loader:
     """What the objective is evaluated on: plain images, or its own views of them, the same each time."""
     if not t.objective.evaluates_views:
         return plain_loader(source, t, workers, world)

@@ -191,12 +191,17 @@ class Learner:
         self.optimizers = make_optimizers(objective, training.optimizer)
 
 
-Check = Callable[[float, float], None]
+CheckStep = Callable[[float, float], None]
 """Is told the loss and the gradient's norm before they change anything, and may refuse them."""
 
 
 def train_step(
-    learner: Learner, batch: Batch, number: int, progress: float, after: float, check: Check = lambda loss, norm: None
+    learner: Learner,
+    batch: Batch,
+    number: int,
+    progress: float,
+    after: float,
+    check: CheckStep = lambda loss, norm: None,
 ) -> dict[str, float]:
     """Take one step, and return the loss, the metrics, the gradient's norm and the learning rate. number: of the step,
     from 0; dropout follows from it, all else that is random from the batch's keys. progress, after: the share of the

@@ -19,7 +19,7 @@ from vitreous.data.loader import Loader
 from vitreous.data.source import Data, Split
 from vitreous.distributed.launcher import local_world_size
 from vitreous.distributed.meter import Meter
-from vitreous.distributed.process_group import announce
+from vitreous.distributed.process_group import announce_failure
 from vitreous.distributed.world import World
 from vitreous.errors import UserError
 from vitreous.model.family import build_network
@@ -32,7 +32,7 @@ from vitreous.training.folder import (
     RESULT,
     RunConfig,
     check_same_request,
-    claim_folder,
+    lock_run_folder,
     open_run,
     save_extra,
     training_to_json,
@@ -161,8 +161,8 @@ def train(
         opened = method.open(context, data, saved)
         check_training_memory(opened.training, len(opened.data.train), world, local_world_size())
         # not before: a mistake in the request should leave nothing behind
-        resumed = world.on_main(lambda: claim_folder(folder, saved, held, callbacks.message, overwrite))
-        _say_what(context, opened, resumed=saved is not None)
+        resumed = world.on_main(lambda: lock_run_folder(folder, saved, held, callbacks.message, overwrite))
+        _report_start(context, opened, resumed=saved is not None)
         loader = context.keep_open(training_loader(opened.data.train, opened.training, runtime.workers, world))
         start = method.start(context, opened, loader, saved, resumed)
         config, times = (saved, None) if saved is not None else _plan(context, data, opened, start)
@@ -189,7 +189,7 @@ def _failures_announced() -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        if (lost := announce(error)) is not None:
+        if (lost := announce_failure(error)) is not None:
             raise lost from error
         raise
 
@@ -240,7 +240,7 @@ def _resuming(context: TrainingContext[RequestT], saved: RunConfig) -> TrainingC
     return replace(context, deadline=None)
 
 
-def _say_what(context: TrainingContext[RequestT], opened: Opened, resumed: bool) -> None:
+def _report_start(context: TrainingContext[RequestT], opened: Opened, resumed: bool) -> None:
     model, data = opened.training.model, opened.data
     images = ", ".join(f"{len(source):,} {split}" for split, source in data.splits.items())
     classes = f" of {len(data.classes)} classes" if data.classes else ""

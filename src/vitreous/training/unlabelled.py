@@ -26,13 +26,13 @@ from vitreous.objectives.build import build_objective
 from vitreous.objectives.collapse import Alarm
 from vitreous.objectives.objective import Objective, Setting
 from vitreous.training.deadline import MAX_MEASURING, Deadline, Reserved
-from vitreous.training.folder import RunConfig, records_of
+from vitreous.training.folder import RunConfig, read_metrics
 from vitreous.training.image_plan import MIN_IMAGES, ImageCosts, ImageWork, describe_plan, plan_images
 from vitreous.training.loop import Evaluate, Outcome
 from vitreous.training.recipes.pretrain import PRETRAINING
 from vitreous.training.request import PretrainRequest
 from vitreous.training.result import PretrainResult, pretrain_card
-from vitreous.training.start import MIN_HELD_OUT, dataset_stats, evaluation_loader, hold_out, some_of, whiten
+from vitreous.training.start import MIN_HELD_OUT, dataset_stats, draw_images, evaluation_loader, hold_out, whiten
 from vitreous.training.train import Opened, Start, TrainingContext
 
 NEIGHBOURS = 20  # of the live k-NN accuracy
@@ -134,13 +134,13 @@ def _time_evaluation(
 def _evaluation(context: Context, opened: Opened, count: int) -> Evaluate:
     """On `count` images that were set aside: the k-NN accuracy where there are labels, else the objective's own."""
     data, training, world = opened.data, opened.training, context.world
-    asked, device = some_of(data.splits["val"], count, training.seed), context.world.device
+    asked, device = draw_images(data.splits["val"], count, training.seed), context.world.device
     if not data.classes:
         loader = context.keep_open(evaluation_loader(asked, training, context.runtime.workers, world))
         return lambda objective: objective.evaluate((batch.to(device) for batch in loader.batches()), world)
     known, asking = (
         Loader(source, training.preprocess, batch_size=100, unreadable_limit=1.0, world=world)
-        for source in (some_of(data.train, 4 * count, training.seed), asked)
+        for source in (draw_images(data.train, 4 * count, training.seed), asked)
     )
     return lambda objective: {"knn": knn_accuracy(objective, known, asking, len(data.classes))}
 
@@ -188,6 +188,6 @@ def knn_accuracy(objective: Objective, known: Loader, asked: Loader, classes: in
 def logged_alarm(folder: Path) -> Alarm:
     """The alarm after all steps that a run's metrics tell of."""
     alarm = Alarm()
-    for record in records_of(folder):
+    for record in read_metrics(folder):
         alarm.update(record)
     return alarm

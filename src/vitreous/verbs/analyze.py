@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from vitreous.arguments import Count, Seed
-from vitreous.cli.terminal import print_left_out, print_wide, printable, table
+from vitreous.cli.terminal import print_skipped, print_wide, printable, table
 from vitreous.cli.verb import Verb, verb
 from vitreous.errors import UserError
 from vitreous.explain.request import METHODS, Method
@@ -246,7 +246,7 @@ class ScoreExplanations(PreprocessOption, SplitOption, Verb["ExplanationScores"]
             *(["energy, pointing, IoU  agreement with the masks; higher is better"] if masked else []),
             "The first three maps ignore the image; a method must beat them to mean anything.",
         )
-        print_left_out(result.left_out)
+        print_skipped(result.left_out)
 
 
 analyze = verb(Analyze)

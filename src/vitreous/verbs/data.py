@@ -9,10 +9,10 @@ from dataclasses import KW_ONLY, asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from vitreous.cli.terminal import print_left_out, print_wide, printable, table
+from vitreous.cli.terminal import print_skipped, print_wide, printable, table
 from vitreous.cli.verb import Verb, verb
 from vitreous.errors import UserError
-from vitreous.inputs import parse_size, size_text
+from vitreous.inputs import format_bytes, parse_bytes
 from vitreous.storage.lock import hold_folder
 from vitreous.storage.overwrite import check_apart, output_folder, readable_errors
 
@@ -30,7 +30,7 @@ MAX_SHOWN_CLASSES, MAX_SHOWN_LINES = 40, 10
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataRoot:
+class DataRootOption:
     """Where public datasets are."""
 
     root: str | Path | None = None
@@ -38,7 +38,7 @@ class DataRoot:
 
 
 @dataclass(frozen=True)
-class DataGet(DataRoot, Verb[Path]):
+class DataGet(DataRootOption, Verb[Path]):
     """Download a public dataset, check it, and unpack it; the commands then open it as data:NAME.
 
     If it is interrupted, repeat the same command: the download resumes. Files that only a person may get (those of
@@ -64,7 +64,7 @@ class DataGet(DataRoot, Verb[Path]):
         with readable_errors(downloads):
             downloads.mkdir(parents=True, exist_ok=True)
         with hold_folder(downloads, log.info, "getting this dataset"):
-            return install(dataset, root, progress=self.told.download)
+            return install(dataset, root, progress=self.active_callbacks.download)
 
     def show(self, result: Path) -> None:
         print(result)
@@ -104,7 +104,7 @@ class DatasetRow:
 
 
 @dataclass(frozen=True)
-class DataList(DataRoot, Verb[list[DatasetRow]]):
+class DataList(DataRootOption, Verb[list[DatasetRow]]):
     """List the public datasets that `data get` knows, with their classes, splits, size and licence."""
 
     json_help: ClassVar[str] = "Print one JSON list, with files (addresses, sizes, checksums), citations and notes."
@@ -127,7 +127,7 @@ class DataList(DataRoot, Verb[list[DatasetRow]]):
                 "yes" if row.here else "damaged" if row.damaged else "",
                 str(row.classes),
                 *(f"{row.splits[split]:,}" if split in row.splits else "" for split in ("train", "val", "test")),
-                "" if row.bytes is None else size_text(row.bytes),
+                "" if row.bytes is None else format_bytes(row.bytes),
                 row.vtab or "",
                 row.licence,
             )
@@ -191,7 +191,7 @@ class DataPack(Verb["Packed"]):
         from vitreous.data.shards.packing import pack
         from vitreous.data.source import Data
 
-        size = parse_size(self.shard_size, "shard_size", least=MIN_SHARD_BYTES)
+        size = parse_bytes(self.shard_size, "shard_size", least=MIN_SHARD_BYTES)
         folder = output_folder(self.out)
         if not isinstance(self.data, Data) and Path(self.data).exists():
             check_apart(folder, Path(self.data))
@@ -201,13 +201,13 @@ class DataPack(Verb["Packed"]):
         return pack(opened, folder, size, self.progress("packing"))
 
     def show(self, result: Packed) -> None:
-        print_left_out(result.left_out)
+        print_skipped(result.left_out)
         counts = Counter[str]()
         for shard in result.shards:
             counts[shard.split] += shard.images
         images = " and ".join(f"{count:,} {split}" for split, count in counts.items())
         shards = "1 shard" if len(result.shards) == 1 else f"{len(result.shards):,} shards"
-        size = size_text(sum(shard.bytes for shard in result.shards))
+        size = format_bytes(sum(shard.bytes for shard in result.shards))
         print(f"{result.folder}: {images} images in {shards}, {size}")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from vitreous.arguments import Count, Range, Seed
-from vitreous.cli.terminal import print_left_out, print_wide, printable, table
+from vitreous.cli.terminal import print_skipped, print_wide, printable, table
 from vitreous.cli.verb import Verb, verb
 from vitreous.errors import UserError
 from vitreous.storage.overwrite import GENERATOR, check_file, output_folder, readable_errors
@@ -128,7 +128,7 @@ class Evaluate(
             _show_classes(result) if isinstance(result, Evaluation) else _show_label_sets(result)
             if result.predictions is not None:
                 print_wide(f"\nthe prediction for each image: {printable(result.predictions)}")
-        print_left_out(result.unreadable)
+        print_skipped(result.unreadable)
 
 
 def _show_label_sets(found: LabelSetEvaluation) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from vitreous.cli.verb import verb
 from vitreous.errors import UserError
 from vitreous.explain.request import ExplanationRequest, Point
-from vitreous.verbs.options import DeviceOption, EachImage, ImageResults, PreprocessOption
+from vitreous.verbs.options import DeviceOption, ImageResults, PerImageVerb, PreprocessOption
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Explain(PreprocessOption, DeviceOption, ExplanationRequest, EachImage["ImageResults[Explanation]"]):
+class Explain(PreprocessOption, DeviceOption, ExplanationRequest, PerImageVerb["ImageResults[Explanation]"]):
     """Show what a model looked at, as an overlay on each image.
 
     The exit status is 1 if an image could not be read.
@@ -99,7 +99,7 @@ class WrittenPage(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Walkthrough(PreprocessOption, EachImage["list[WrittenPage | ImageError]"]):
+class Walkthrough(PreprocessOption, PerImageVerb["list[WrittenPage | ImageError]"]):
     """Follow an image through the paper's equations, step by step, on a web page.
 
     The page shows the image's own numbers: patches, tokens, queries and keys of one head, attention, classes.
@@ -145,7 +145,7 @@ class Walkthrough(PreprocessOption, EachImage["list[WrittenPage | ImageError]"])
         found = []
         for one in ImageResults(partial(write, path, file) for path, (file,) in zip(paths, files, strict=True)):
             found.append(one)
-            self.told.progress("writing pages", len(found), len(paths))
+            self.active_callbacks.progress("writing pages", len(found), len(paths))
         return found
 
     def _page(self, bundle: Bundle, vit: ViT, path: Path) -> str:
@@ -185,7 +185,7 @@ class Reconstruction(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Reconstruct(EachImage["ImageResults[Reconstruction]"]):
+class Reconstruct(PerImageVerb["ImageResults[Reconstruction]"]):
     """Show how a masked autoencoder (MAE) fills in the hidden patches of images.
 
     Each result has three panels: the image, the patches that the model sees, and its reconstruction. Which patches it

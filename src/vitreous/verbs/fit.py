@@ -56,16 +56,16 @@ class Fit(RunOptions, FitRequest, Verb["FitResult"]):
 
     def run(self) -> FitResult:
         """Train, or go on with a training that the same call began; the result says how well it does."""
-        from vitreous.training.folder import run_name, run_place
+        from vitreous.training.folder import run_folder, run_name
         from vitreous.training.labelled import Labelled
         from vitreous.training.start import join_runtime
         from vitreous.training.train import train
 
         self.check()
-        run = run_place(self.out, self.data, run_name(self.data))
+        run = run_folder(self.out, self.data, run_name(self.data))
         runtime = join_runtime(self.workers, self.device, self.shard, self.tensorboard)
         request = request_of(FitRequest, self)
-        return train(request, run, runtime, self.told, Labelled(), overwrite=self.overwrite)
+        return train(request, run, runtime, self.active_callbacks, Labelled(), overwrite=self.overwrite)
 
     def show(self, result: FitResult) -> None:
         from vitreous.training.result import accuracy_lines
@@ -87,21 +87,21 @@ class Pretrain(RunOptions, PretrainRequest, Verb["PretrainResult"]):
 
     def run(self) -> PretrainResult:
         """Learn features, or go on with what the same call began; `fit(weights=...)` then takes the run."""
-        from vitreous.training.folder import run_name, run_place
+        from vitreous.training.folder import run_folder, run_name
         from vitreous.training.result import PretrainResult
         from vitreous.training.start import join_runtime
         from vitreous.training.train import train
         from vitreous.training.unlabelled import Unlabelled
 
         self.check()
-        run = run_place(self.out, self.data, f"{run_name(self.data)}-{self.method}")
+        run = run_folder(self.out, self.data, f"{run_name(self.data)}-{self.method}")
         if self.method == "supervised":
             shared = [one.name for kind in (TrainingRequest, RunOptions) for one in fields(kind)]
             options = {name: getattr(self, name) for name in shared} | {"out": run}
             return PretrainResult.of_fit(Fit(self.data, **options, callbacks=self.callbacks).run())
         runtime = join_runtime(self.workers, self.device, self.shard, self.tensorboard)
         request = request_of(PretrainRequest, self)
-        return train(request, run, runtime, self.told, Unlabelled(), overwrite=self.overwrite)
+        return train(request, run, runtime, self.active_callbacks, Unlabelled(), overwrite=self.overwrite)
 
     def show(self, result: PretrainResult) -> None:
         found = [METRICS[name].format(value) for name, value in result.metrics.items() if name in METRICS]

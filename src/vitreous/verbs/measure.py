@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from vitreous.arguments import Count, Precision, Range, Seed, TokenMerge
-from vitreous.cli.terminal import print_left_out, print_wide, printable, table
+from vitreous.cli.terminal import print_skipped, print_wide, printable, table
 from vitreous.cli.verb import Verb, verb
 from vitreous.errors import UserError
 from vitreous.storage.overwrite import check_file, output_folder
@@ -62,7 +62,7 @@ class Bench(PreprocessOption, Verb["BenchResult"]):
         from vitreous.storage.files import write_output
         from vitreous.weights.bundle import Bundle
 
-        place, message = None if self.out is None else output_folder(self.out), self.told.message
+        place, message = None if self.out is None else output_folder(self.out), self.active_callbacks.message
         if place is not None:
             for file in (NUMBERS, PLOT):
                 check_file(place / file)
@@ -195,7 +195,7 @@ class Probe(EngineOptions["ProbeResult"], WorkersOption):
             table([*columns, "std of the draws#"] if few else columns, rows),
             *(f"note: {printable(remark)}" for remark in result.remarks),
         )
-        print_left_out(result.unreadable)
+        print_skipped(result.unreadable)
 
 
 bench = verb(Bench)

@@ -10,7 +10,7 @@ from vitreous.arguments import Count, SideLength
 from vitreous.cli.terminal import print_wide, table
 from vitreous.cli.verb import Verb, verb
 from vitreous.errors import UserError
-from vitreous.inputs import parse_size
+from vitreous.inputs import parse_bytes
 
 if TYPE_CHECKING:
     from vitreous.config.model import ModelConfig
@@ -68,7 +68,7 @@ class Models(Verb[list[ModelRow]]):
         if self.batch_size is not None and self.gpus is None:
             raise UserError("batch_size: of what GPUs; give gpus and memory too, or leave it out.")
         sized = {} if self.image_size is None else {"image_size": (self.image_size, self.image_size)}
-        memory = None if self.memory is None else parse_size(self.memory, "memory")
+        memory = None if self.memory is None else parse_bytes(self.memory, "memory")
         rows = []
         for name in self.names or [name for family in FAMILIES.values() for name in family.config.presets]:
             try:

@@ -150,7 +150,7 @@ class EngineOptions(PreprocessOption, EngineOption, Verb[R]):
 
 
 @dataclass(frozen=True)
-class EachImage(Verb[R]):
+class PerImageVerb(Verb[R]):
     """A verb that makes something of each image."""
 
     model: str | Path | Bundle

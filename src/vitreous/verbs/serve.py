@@ -81,7 +81,7 @@ class Serve(EngineOption, Verb[bool]):
 
         def ready() -> None:
             address, names = address_of(bound), [model.name for model in opened]
-            self.told.message(f"vitreous: {', '.join(names)} at {address} (Ctrl-C ends it)")
+            self.active_callbacks.message(f"vitreous: {', '.join(names)} at {address} (Ctrl-C ends it)")
             if self.ready is not None:
                 self.ready(address, names)
 
@@ -103,7 +103,7 @@ class Serve(EngineOption, Verb[bool]):
             try:
                 return run_server(opened, settings, bound, ready)
             except Interrupted as again:
-                if cli.whole_process:
+                if cli.owns_process:
                     _end_process(128 + again.number)
                 raise
 
@@ -112,7 +112,7 @@ class Serve(EngineOption, Verb[bool]):
 
     def status(self, result: bool) -> int:
         """0; a process that was started for this command ends here if a thread still computes."""
-        if not result and cli.whole_process:
+        if not result and cli.owns_process:
             _end_process(0)
         return 0
 

@@ -33,13 +33,15 @@ class Compare(StudyOptions, CompareRequest, Verb["Comparison"]):
     def run(self) -> Comparison:
         """Train every model with every fraction and every seed, or go on with that."""
         from vitreous.studies.compare.compare import compare
-        from vitreous.training.folder import run_name, run_place
+        from vitreous.training.folder import run_folder, run_name
         from vitreous.training.start import local_runtime
 
         self.check()
-        folder = run_place(self.out, self.data, f"{run_name(self.data)}-compare")
+        folder = run_folder(self.out, self.data, f"{run_name(self.data)}-compare")
         runtime = local_runtime(self.workers, self.device, tensorboard=False)
-        return compare(request_of(CompareRequest, self), folder, runtime, self.told, overwrite=self.overwrite)
+        return compare(
+            request_of(CompareRequest, self), folder, runtime, self.active_callbacks, overwrite=self.overwrite
+        )
 
     def show(self, result: Comparison) -> None:
         from vitreous.studies.compare.result import fraction_text
@@ -92,7 +94,9 @@ class Transfer(StudyOptions, TransferRequest, Verb["TransferResult"]):
         from vitreous.training.start import local_runtime
 
         runtime = local_runtime(self.workers, self.device, tensorboard=False)
-        return transfer(request_of(TransferRequest, self), self.out, runtime, self.told, overwrite=self.overwrite)
+        return transfer(
+            request_of(TransferRequest, self), self.out, runtime, self.active_callbacks, overwrite=self.overwrite
+        )
 
     def show(self, result: TransferResult) -> None:
         if not result.finished:
@@ -137,14 +141,16 @@ class SelfTrain(StudyOptions, SelfTrainRequest, Verb["SelfTrainResult"]):
     def run(self) -> SelfTrainResult:
         """Train a teacher, then students on its labels; or go on with what the same call began."""
         from vitreous.studies.self_train.self_train import self_train
-        from vitreous.training.folder import run_name, run_place
+        from vitreous.training.folder import run_folder, run_name
         from vitreous.training.start import local_runtime
 
         self.check()
-        run = run_place(self.out, self.labelled, f"{run_name(self.labelled)}-self-train")
-        run_place(self.out, self.unlabelled, run.name)
+        run = run_folder(self.out, self.labelled, f"{run_name(self.labelled)}-self-train")
+        run_folder(self.out, self.unlabelled, run.name)
         runtime = local_runtime(self.workers, self.device, tensorboard=False)
-        return self_train(request_of(SelfTrainRequest, self), run, runtime, self.told, overwrite=self.overwrite)
+        return self_train(
+            request_of(SelfTrainRequest, self), run, runtime, self.active_callbacks, overwrite=self.overwrite
+        )
 
     def show(self, result: SelfTrainResult) -> None:
         if not result.finished:

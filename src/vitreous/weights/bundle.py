@@ -22,7 +22,7 @@ from vitreous.config.data import Preprocess
 from vitreous.config.fields import from_fields
 from vitreous.config.model import ModelConfig, model_to_json, with_article
 from vitreous.errors import UserError
-from vitreous.inputs import as_text, read_json
+from vitreous.inputs import read_json, utf8_text
 from vitreous.memory import check_memory
 from vitreous.model.family import config_from_json
 from vitreous.model.network import Network
@@ -88,7 +88,7 @@ def save_bundle(
     with new_folder(path) as folder:
         (folder / CONFIG).write_text(described + "\n", encoding="utf-8")
         text = _plain_card(model.config, labels) if card is None else card
-        (folder / CARD).write_text(as_text(text), encoding="utf-8")
+        (folder / CARD).write_text(utf8_text(text), encoding="utf-8")
         write_tensors(folder / WEIGHTS, state)
     return path
 

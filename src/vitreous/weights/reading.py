@@ -31,7 +31,7 @@ from torch import Tensor
 from vitreous import inputs
 from vitreous.arguments import shown
 from vitreous.errors import UserError
-from vitreous.inputs import open_input, size_text
+from vitreous.inputs import format_bytes, open_input
 from vitreous.weights.checkpoint import RawCheckpoint
 
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".ckpt", ".npz")
@@ -157,7 +157,7 @@ def _read_zip(path: Path, entry: str | None) -> RawCheckpoint:
     size = path.stat().st_size
     if claimed > (size if of_torch else MAX_NPZ_BYTES + NPZ_RATIO * size):
         raise UserError(
-            f"{path}: {size_text(size)} that claim to hold {size_text(claimed)}, as no weights do; get it again."
+            f"{path}: {format_bytes(size)} that claim to hold {format_bytes(claimed)}, as no weights do; get it again."
         )
     if of_torch:
         return _unwrap(path, _load(path, mapped=True), entry)
@@ -194,7 +194,9 @@ def _checked(path: Path, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         raise UserError(f"{path}: {strange[0]} is no plain tensor; have whoever made it save dense tensors.")
     claimed, size = sum(tensor.nbytes for tensor in tensors.values()), path.stat().st_size
     if claimed > MAX_NPZ_BYTES + NPZ_RATIO * size or (path.suffix != ".npz" and claimed > size):
-        raise UserError(f"{path}: {size_text(size)} that claim to hold {size_text(claimed)} of tensors; get it again.")
+        raise UserError(
+            f"{path}: {format_bytes(size)} that claim to hold {format_bytes(claimed)} of tensors; get it again."
+        )
     return tensors
 
 

@@ -26,7 +26,7 @@ class FindDark(Verb[dict[str, float]]):
 
         images, found = open_data(self.data, labelled=False).train, []
         for index in range(len(images)):
-            self.told.progress("reading", index, len(images))
+            self.active_callbacks.progress("reading", index, len(images))
             found.append((images.read(index).convert("L").getextrema()[1] / 255, images.name(index)))
         return {name: level for level, name in sorted(found)[: self.limit] if level <= self.brightness}
 

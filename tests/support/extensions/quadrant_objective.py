@@ -49,7 +49,7 @@ def patch_targets(batch, grid):
 
 
 def recipe(stats):
-    model, preprocess = stats.built("F/4@24", position="sincos-2d", classes=0)
+    model, preprocess = stats.model_and_preprocess("F/4@24", position="sincos-2d", classes=0)
     augment, optimizer = Augment(crop_scale=(0.3, 1.0)), Optimizer(learning_rate=3e-3)
     return Training(model, preprocess, Quadrants(), augment, optimizer, batch_size=16, evaluations=2)
 

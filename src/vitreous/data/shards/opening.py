@@ -19,7 +19,7 @@ from vitreous.data.shards.scan import file_name, scan_shards
 from vitreous.data.shards.source import ShardSource
 from vitreous.data.source import Data, NoClassesError, Source, Split, check_classes
 from vitreous.errors import MachineError, UserError
-from vitreous.inputs import MAX_TEXT_BYTES, read_text, size_text
+from vitreous.inputs import MAX_TEXT_BYTES, format_bytes, read_text
 from vitreous.storage.cache import LIMIT_BYTES, cache_path, evict, mark_used, not_cached
 from vitreous.storage.files import new_file
 from vitreous.storage.http import is_web
@@ -191,7 +191,7 @@ def _text(place: str) -> str:
         return read_text(Path(place))
     size = stat_file(place).size
     if size > MAX_TEXT_BYTES:
-        raise UserError(f"{place}: {size_text(size)}, which is too large for an index; check the address.")
+        raise UserError(f"{place}: {format_bytes(size)}, which is too large for an index; check the address.")
     try:
         return read_range(place, 0, size).decode("utf-8")
     except UnicodeDecodeError:
@@ -206,8 +206,8 @@ def _fetched_rows(where: str, page: IndexPage) -> Path:
         return path
     if page.rows_bytes > LIMIT_BYTES:
         raise UserError(
-            f"{where}: {size_text(page.rows_bytes)}, too large for an index that is cached here; download the shards, "
-            "and give their folder."
+            f"{where}: {format_bytes(page.rows_bytes)}, too large for an index that is cached here; download the "
+            "shards, and give their folder."
         )
     failed: UserError | None = None
     try:

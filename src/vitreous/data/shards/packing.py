@@ -42,7 +42,7 @@ from vitreous.data.source import Data, Source, Split, key_hashes
 from vitreous.data.view import map_concurrently
 from vitreous.data.workers import usable_cores
 from vitreous.errors import UserError
-from vitreous.inputs import as_text, reason
+from vitreous.inputs import reason, utf8_text
 from vitreous.storage.files import fsync_file, fsync_folder, new_file, replace_folder, write_file
 from vitreous.storage.lock import LOCK, hold_folder
 from vitreous.storage.overwrite import readable_errors, real_path
@@ -301,7 +301,7 @@ def suffix_of(key: str, content: bytes) -> str:
 
 def member_name(key: str) -> str:
     """An image's key as the name of a member, without the suffix: no dot in its last part, and nowhere `..`."""
-    stem = re.sub(r"\.[^./]*$", lambda found: "" if found[0].lower() in IMAGE_SUFFIXES else found[0], as_text(key))
+    stem = re.sub(r"\.[^./]*$", lambda found: "" if found[0].lower() in IMAGE_SUFFIXES else found[0], utf8_text(key))
     *folders, last = _UNSAFE.sub(lambda found: f"%{ord(found[0]):02X}", stem).split("/")
     folders = [folder.replace(".", "%2E") if folder in (".", "..") else folder for folder in folders if folder]
     last = last.replace(".", "%2E") or "%"

@@ -12,7 +12,7 @@ from threading import Lock, Thread, current_thread, main_thread
 from typing import NamedTuple, TypeVar
 
 from vitreous.data.shards.reading import is_address, read_range
-from vitreous.interrupt import Interrupted, signal_heard
+from vitreous.interrupt import Interrupted, received_signal
 
 CONNECTIONS = 8  # at once, of each process
 MAX_BYTES = 2**28  # that are fetched before they are read
@@ -180,7 +180,7 @@ def _wait_for(future: Future[R]) -> R:
     while current_thread() is not main_thread() and not (
         wait([future], SIGNAL_CHECK_SECONDS).done or future.cancelled()
     ):
-        if (number := signal_heard()) is not None:
+        if (number := received_signal()) is not None:
             raise Interrupted(number)
     return future.result()
 

@@ -40,7 +40,7 @@ from vitreous.data.shards.reading import FileVersion, is_address, reader, stat_f
 from vitreous.data.shards.tar import Member, Read, check_size, members
 from vitreous.data.source import SPLIT_NAMES, Split, order_classes
 from vitreous.errors import MachineError, UserError
-from vitreous.inputs import as_text, parse_json, read_text
+from vitreous.inputs import parse_json, read_text, utf8_text
 from vitreous.storage.cache import cache_key, cache_path, evict, mark_used, not_cached
 from vitreous.storage.files import new_folder, remove_folder
 
@@ -151,7 +151,9 @@ def _described(shard: str, member: Member | None, read: Read) -> str | None:
     found = parse_json(read(member.offset, member.size).decode("utf-8", "replace"), f"{shard}, {member.name}")
     label = found.get("label", found.get("cls")) if isinstance(found, dict) else None
     return (
-        as_text(str(label)[:MAX_LABEL_BYTES]) if isinstance(label, str | int) and not isinstance(label, bool) else None
+        utf8_text(str(label)[:MAX_LABEL_BYTES])
+        if isinstance(label, str | int) and not isinstance(label, bool)
+        else None
     )
 
 

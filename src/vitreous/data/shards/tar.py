@@ -13,7 +13,7 @@ from typing import NamedTuple
 from zlib import adler32
 
 from vitreous.errors import UserError
-from vitreous.inputs import size_text
+from vitreous.inputs import format_bytes
 
 BLOCK = 512
 END = 2 * BLOCK  # bytes of zeros that end a tar file
@@ -99,8 +99,8 @@ def check_size(shard: str, member: Member, limit: int) -> None:
     """Refuse a member that is larger than what it should be ever is."""
     if member.size > limit:
         raise UserError(
-            f"{shard}: its member {member.name!r} has {size_text(member.size)}, more than the limit of "
-            f"{size_text(limit)}; make it smaller."
+            f"{shard}: its member {member.name!r} has {format_bytes(member.size)}, more than the limit of "
+            f"{format_bytes(limit)}; make it smaller."
         )
 
 

@@ -122,7 +122,7 @@ class MeasuredOn:
     source: str  # where they are from; "from" in JSON
     split: str
     images: int
-    learned_from: int | None  # images that the probes learned from. This and the next are None without labels.
+    data_description: int | None  # images that the probes learned from. This and the next are None without labels.
     classes: int | None
     seed: int
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vitreous.config.overrides import as_texts
+from vitreous.config.overrides import override_texts
 from vitreous.config.train import Training
 from vitreous.data.source import Data, Source, Split, random_subset
 from vitreous.distributed.meter import Cost
@@ -97,7 +97,7 @@ def unit_request(
     **length: Any,
 ) -> FitRequest:
     """The request of one training. length: its budget, or its epochs."""
-    changed = {**as_texts(context.request.overrides), **candidate.overrides, **(overrides or {})}
+    changed = {**override_texts(context.request.overrides), **candidate.overrides, **(overrides or {})}
     if "val" not in context.data.splits:
         changed["split_seed"] = str(SPLIT_SEED)
     if fraction < 1:

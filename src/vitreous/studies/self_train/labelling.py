@@ -24,7 +24,7 @@ from vitreous.data.pseudo_labels import Choice, choose_labels
 from vitreous.data.source import Data, JoinedSource, Labels, Probabilities, Source, random_subset
 from vitreous.errors import UserError
 from vitreous.evaluation.calibration import fit_temperature
-from vitreous.inputs import as_text, read_json
+from vitreous.inputs import read_json, utf8_text
 from vitreous.memory import check_memory
 from vitreous.model.family import inference_batch
 from vitreous.model.predictions import class_probabilities, predicted_class
@@ -34,7 +34,7 @@ from vitreous.studies.folder import Study
 from vitreous.studies.requests import SelfTrainRequest
 from vitreous.training.deadline import Deadline
 from vitreous.training.request import FitRequest
-from vitreous.training.teaching.teacher import Teacher, ask, open_teacher
+from vitreous.training.teaching.teacher import Teacher, open_teacher, predict_batches
 from vitreous.training.train import TrainingContext
 from vitreous.weights.reading import read_safetensors
 
@@ -80,7 +80,7 @@ class Labelling:
         return np.flatnonzero((before >= 0) & (before != self.labels))
 
 
-def ask_teacher(
+def prepare_teacher_targets(
     teacher: Teacher, source: Source, workers: int, late: Callable[[], bool] = lambda: False
 ) -> tuple[Tensor, Tensor]:
     """(n, K) logits and (n,) labels of the images that can be read, as evaluation sees them.
@@ -88,7 +88,7 @@ def ask_teacher(
     late: asked after each batch whether it is time to stop.
     """
     logits, index = Rows(len(source)), Rows(len(source))
-    for numbers, found in ask(teacher, source, teacher.logits, workers):
+    for numbers, found in predict_batches(teacher, source, teacher.logits, workers):
         index.add(numbers)
         logits.add(found)
         if late():
@@ -113,7 +113,7 @@ def label_images(
     """
     width = teacher.network.config.classes
     check_memory(8.0 * len(source) * width, f"labels of {len(source):,} images", "give fewer images")
-    temperature = 1.0 if validation is None else fit_temperature(*ask_teacher(teacher, validation, workers))
+    temperature = 1.0 if validation is None else fit_temperature(*prepare_teacher_targets(teacher, validation, workers))
     numbered = source.with_labels(np.arange(len(source), dtype=np.int64), ())
     asked = 0
 
@@ -122,7 +122,7 @@ def label_images(
         asked += inference_batch(teacher.network.config)
         return late()
 
-    found, index = ask_teacher(teacher, random_subset(numbered, seed), workers, stop)
+    found, index = prepare_teacher_targets(teacher, random_subset(numbered, seed), workers, stop)
     order = index.argsort()
     shares = class_probabilities((found[order] / temperature).double()).float()
     return Labelling(index[order].numpy(), shares.numpy(), temperature, min(asked, len(source)))
@@ -171,7 +171,7 @@ def _table(
         name = str(source.path(index).absolute()) if isinstance(source, FolderSource) else source.name(index)
         table.writerow(
             [
-                as_text(name),
+                utf8_text(name),
                 classes[first],
                 f"{shares[first]:.4f}",
                 classes[second],

@@ -34,8 +34,8 @@ from vitreous.studies.requests import SelfTrainRequest
 from vitreous.studies.self_train.labelling import (
     Labelling,
     SelfTrainContext,
-    ask_teacher,
     label_images,
+    prepare_teacher_targets,
     read_labels,
     student_data,
     write_labels,
@@ -56,7 +56,7 @@ from vitreous.training.memory_needs import check_training_memory
 from vitreous.training.request import FitRequest
 from vitreous.training.result import FitResult, read_result
 from vitreous.training.start import Runtime, choose_training, split_for
-from vitreous.training.teaching.teacher import open_teacher, teacher_of
+from vitreous.training.teaching.teacher import open_teacher, teacher_from_bundle
 from vitreous.training.train import train
 from vitreous.weights.bundle import load_bundle, save_bundle
 from vitreous.weights.source import open_weights
@@ -230,9 +230,11 @@ def _given_teacher(context: SelfTrainContext, place: str) -> FitResult:
     """The given teacher as round 0: copied, so that nothing depends on it any more, and measured."""
     meter, data, folder = Meter(), context.labelled, context.round_place(0)
     bundle = open_classifier(place)
-    teacher = teacher_of(bundle, data.classes, place, context.runtime.device)
+    teacher = teacher_from_bundle(bundle, data.classes, place, context.runtime.device)
     measured = {
-        split: score_classes(*ask_teacher(teacher, data.splits[split], context.runtime.workers), data.classes)
+        split: score_classes(
+            *prepare_teacher_targets(teacher, data.splits[split], context.runtime.workers), data.classes
+        )
         for split in ("val", "test")
         if split in data.splits
     }
@@ -275,7 +277,7 @@ def _against_teacher(context: SelfTrainContext, best: int, earlier: float) -> Pa
         def late(began: float = began) -> bool:
             return seconds is not None and time.monotonic() - began > seconds / 2
 
-        logits, labels = ask_teacher(model, source, context.runtime.workers, late)
+        logits, labels = prepare_teacher_targets(model, source, context.runtime.workers, late)
         right.append(is_right(logits, labels).numpy())
     both = min(map(len, right))  # both saw the images in one order
     return Paired.of(split, right[0][:both], right[1][:both]) if both else None

@@ -31,7 +31,7 @@ from vitreous.training.loop import DivergedError
 from vitreous.training.recipes.supervised import published_side
 from vitreous.training.request import FitRequest
 from vitreous.training.result import FitResult
-from vitreous.training.start import HOUR
+from vitreous.training.start import CPU_HOUR_FLOPS
 from vitreous.weights.bundle import Bundle
 
 FINE_TUNED: tuple[Protocol, ...] = ("vtab-1k", "full")
@@ -178,7 +178,7 @@ def _train(
 
     def warn(training: Training, steps: int) -> None:
         seen = steps * training.batch_size
-        hours = 3 * count_flops(training.model) * seen / HOUR
+        hours = 3 * count_flops(training.model) * seen / CPU_HOUR_FLOPS
         if asked.budget is None and context.runtime.device.type == "cpu" and hours >= 1:
             context.callbacks.message(
                 f"{task.named.place}: {steps:,} steps, {seen:,} images, are about {hours:,.0f} hours of two cores; a "

@@ -22,7 +22,7 @@ from vitreous.errors import UserError
 from vitreous.inference.probing import HELD_OUT, check_labelled
 from vitreous.studies.transfer.result import GROUPS, Absent, Task
 from vitreous.training.folder import count_images, digest_splits, run_name
-from vitreous.training.request import same_place
+from vitreous.training.request import normalised_path
 
 ALL = "all"
 SEED = 0  # by which images are set aside, and random parts of them are taken: the same for every model
@@ -104,7 +104,7 @@ def _path(text: str) -> str:
     """A path to data, the word builtin, or shards, which may be far; what is none of these is refused."""
     try:
         if text == BUILTIN or is_shards(text) or Path(text).exists():
-            return same_place(text)
+            return normalised_path(text)
     except UserError:
         raise
     except (OSError, ValueError, RuntimeError):  # too long, a null byte, links in a circle

@@ -26,7 +26,7 @@ from vitreous.studies.transfer.page import transfer_page
 from vitreous.studies.transfer.result import Absent, Task, TaskScore, TransferredModel, TransferResult
 from vitreous.studies.transfer.tasks import OpenTask, name_tasks, open_task
 from vitreous.training.deadline import MARGIN, Deadline, format_budget
-from vitreous.training.folder import CONFIG, DataIdentity, run_name, run_place
+from vitreous.training.folder import CONFIG, DataIdentity, run_folder, run_name
 from vitreous.training.start import Runtime
 from vitreous.weights.adapt import adapt
 from vitreous.weights.bundle import Bundle, weights_digest
@@ -50,7 +50,7 @@ def transfer(
     tasks, missing = _open_tasks(request)
     given = open_model(request.model, request.preprocess)
     name = f"{run_name(request.model)}-transfer"
-    folder, *_ = [run_place(out, task.named.place, name) for task in tasks]  # refused where it lies among any images
+    folder, *_ = [run_folder(out, task.named.place, name) for task in tasks]  # refused where it lies among any images
     plan: dict[str, Any] = {
         "weights": weights_digest(given.model),
         "tasks": {one.task.name: asdict(one.task) for one in tasks},

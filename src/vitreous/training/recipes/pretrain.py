@@ -12,7 +12,7 @@ from vitreous.config.objective import Dino, Mae, MaskedPatch
 from vitreous.config.train import Optimizer, Training
 from vitreous.errors import UserError
 from vitreous.training.recipes.supervised import (
-    MANY,
+    LARGE_DATASET_IMAGES,
     SMALL_SIDE,
     DatasetStats,
     small_side,
@@ -20,15 +20,15 @@ from vitreous.training.recipes.supervised import (
     with_fields,
 )
 
-MEAN: dict[str, Any] = {"pool": "mean", "class_token": False}  # features that are the mean of the patches' tokens
+MEAN_POOL: dict[str, Any] = {"pool": "mean", "class_token": False}  # features that are the mean of the patches' tokens
 MUON = Optimizer(name="muon", weight_decay=0.05, warmup=0.05)
 
 
 def mae(s: DatasetStats) -> Training:
     """A masked autoencoder: three quarters of the patches are hidden, and a decoder of a block or two rebuilds them.
     The features are the mean of the patches' tokens; a class token would learn nothing of its own here."""
-    model, preprocess = _built(s)
-    model = replace(model, **MEAN)
+    model, preprocess = _model_and_preprocess(s)
+    model = replace(model, **MEAN_POOL)
     small = _is_small(model)
     width = max(64, model.width // 2 // 32 * 32)
     return Training(
@@ -39,7 +39,7 @@ def mae(s: DatasetStats) -> Training:
         optimizer=MUON,
         epochs=30 if small else 100,
         batch_size=256 if small else 64,
-        whiten=s.images >= MANY and starts_with_patches(model),
+        whiten=s.images >= LARGE_DATASET_IMAGES and starts_with_patches(model),
     )
 
 
@@ -50,9 +50,9 @@ def dino(s: DatasetStats) -> Training:
     What makes it learn from the first steps, where a centre only keeps it from collapsing: answers that are balanced in
     each batch and sharp, a fast teacher, a whitened start, and colours that say little (docs/log.md).
     """
-    model, preprocess = _built(s)
+    model, preprocess = _model_and_preprocess(s)
     if small := _is_small(model):
-        model = replace(model, **MEAN)
+        model = replace(model, **MEAN_POOL)
     crops = MultiCrop(
         global_scale=(0.4, 1.0),
         global_size=_side(model, 0.75) if small else None,
@@ -79,7 +79,7 @@ def dino(s: DatasetStats) -> Training:
         optimizer=replace(MUON, muon_learning_rate=0.015, weight_decay=0.04, warmup=0.1, clip=3.0),
         epochs=30 if small else 100,
         batch_size=128 if small else 64,
-        whiten=s.images >= MANY and starts_with_patches(model),
+        whiten=s.images >= LARGE_DATASET_IMAGES and starts_with_patches(model),
     )
 
 
@@ -110,10 +110,10 @@ PRETRAINING: dict[str, Callable[[DatasetStats], Training]] = {
 }
 
 
-def _built(s: DatasetStats) -> tuple[ViTConfig, Preprocess]:
+def _model_and_preprocess(s: DatasetStats) -> tuple[ViTConfig, Preprocess]:
     """The model: the one that was asked for, or for small images F in patches of 4, else Ti/16 at 160 pixels."""
     small = s.model is None and s.side <= SMALL_SIDE
-    model, preprocess = s.built(f"F/4@{small_side(s)}" if small else "Ti/16@160", position="sincos-2d")
+    model, preprocess = s.model_and_preprocess(f"F/4@{small_side(s)}" if small else "Ti/16@160", position="sincos-2d")
     if not isinstance(model, ViTConfig):
         raise UserError(f"model {s.model}: these recipes are for Vision Transformers; give one such as S/16.")
     if model.image_size[0] < 2 * model.patch:

@@ -13,7 +13,7 @@ from vitreous.errors import UserError
 from vitreous.model.family import count_flops
 from vitreous.training.recipes.supervised import with_fields
 
-AFFORDABLE = 1.0
+MAX_TEACHER_COST = 1.0
 """How much of a student's step a teacher may cost that looks at every view: half of the steps are left then."""
 JITTER = 0.4  # colour jitter in place of a policy, as LV-ViT has it
 DROPOUT = 0.1  # of the activations, as the ViT paper trains: a Vision Transformer drops in every block
@@ -22,7 +22,7 @@ DROP_PATH = 0.1
 """Stochastic depth, the share of the last layer; Noisy Student's 0.2 is for networks of many more layers."""
 
 
-def distilled(training: Training, scratch: bool) -> Training:
+def with_distillation(training: Training, scratch: bool) -> Training:
     """The training with what DeiT adds to it: a teacher's answers, on a token of their own in a new ViT. scratch: the
     model is new; given weights have the tokens that they have."""
     if type(training.objective) is not Supervised:
@@ -30,11 +30,11 @@ def distilled(training: Training, scratch: bool) -> Training:
             f"distill: a teacher's answers go with labels, and this recipe learns by {training.objective.kind}; "
             "take another recipe, or leave distill out."
         )
-    model = with_token(training.model) if scratch else training.model
+    model = with_distillation_token(training.model) if scratch else training.model
     return replace(training, model=model, objective=Distill(**asdict(training.objective)))
 
 
-def decide_predictions(training: Training, teacher: ModelConfig, overrides: Iterable[str] = ()) -> Training:
+def choose_teacher_targets(training: Training, teacher: ModelConfig, overrides: Iterable[str] = ()) -> Training:
     """The training with how the teacher is asked, and what of its answers is learned, unless a person changed that.
 
     It looks at every view, and its choice is learned; one that costs much looks at each image once instead. Of
@@ -44,7 +44,7 @@ def decide_predictions(training: Training, teacher: ModelConfig, overrides: Iter
     objective = training.objective
     assert isinstance(objective, Distill)
     if "objective.answers" not in overrides:
-        costly = count_flops(teacher) > AFFORDABLE * step_flops(training.model, objective)
+        costly = count_flops(teacher) > MAX_TEACHER_COST * step_flops(training.model, objective)
         objective = replace(objective, answers="image" if costly else "view")
     if "objective.targets" not in overrides:
         objective = replace(objective, targets="soft" if objective.answers == "image" else "hard")
@@ -59,7 +59,7 @@ def step_flops(model: ModelConfig, objective: Supervised) -> float:
     return 3 * sum(length * count_flops(model, share) for length, share in zip(lengths, shares, strict=True))
 
 
-def with_token(model: ModelConfig) -> ModelConfig:
+def with_distillation_token(model: ModelConfig) -> ModelConfig:
     """A new ViT with DeiT's distillation token beside the class token; whatever cannot have one as it is. A ViT that
     would average its patches reads the two tokens instead: that made no difference (docs/log.md)."""
     if not isinstance(model, ViTConfig) or model.classifier != "linear" or model.norm_after_pool:
@@ -67,7 +67,7 @@ def with_token(model: ModelConfig) -> ModelConfig:
     return with_fields(model, class_token=True, distilled=True, pool="class")
 
 
-def token_labelled(training: Training) -> Training:
+def with_token_labels(training: Training) -> Training:
     """The training with LV-ViT's loss; a policy, whose rotations and shears no label follows, becomes colour jitter."""
     if not isinstance(training.model, ViTConfig):
         raise UserError(
@@ -85,7 +85,7 @@ def token_labelled(training: Training) -> Training:
     return replace(training, objective=TokenLabel(**asdict(training.objective)), augment=augment)
 
 
-def noised(training: Training, *, soft: bool) -> Training:
+def with_noise(training: Training, *, soft: bool) -> Training:
     """The training with Noisy Student's noise (Xie et al. 2020, section 2): RandAugment, dropout, stochastic depth.
 
     The teacher labels images as they are; the student has to say the same of images that are varied, by a network of

@@ -15,7 +15,7 @@ from vitreous.errors import UserError
 from vitreous.model.family import count_flops, named_config
 
 SMALL_SIDE = 64  # images up to this side are looked at as they are, in patches of 4 pixels
-MANY = 10_000
+LARGE_DATASET_IMAGES = 10_000
 """Images that are many: enough for a whitened start, which does harm with few, and to trust what they teach
 (docs/log.md)."""
 
@@ -39,7 +39,7 @@ class DatasetStats:
     affordable: float = 0.0
     """Floating-point operations that a training may take of itself; 0 where a person has said how long it takes."""
 
-    def built(self, default: str, **overrides: object) -> tuple[ModelConfig, Preprocess]:
+    def model_and_preprocess(self, default: str, **overrides: object) -> tuple[ModelConfig, Preprocess]:
         """The model to train and what its images go through first: the weights' own, or a preset's. overrides: fields
         to set, those that a model of this family has."""
         if self.base is not None and self.base_preprocess is not None:
@@ -89,7 +89,7 @@ def small_side(s: DatasetStats) -> int:
 
 def notebook(s: DatasetStats) -> Training:
     """The lecture notes' experiment: AdamW 2e-4 falling linearly, batch 16, 4 epochs, on all training images."""
-    model, preprocess = s.built("Ti/16")
+    model, preprocess = s.model_and_preprocess("Ti/16")
     return Training(
         model=model,
         preprocess=preprocess,
@@ -103,7 +103,7 @@ def notebook(s: DatasetStats) -> Training:
 
 def paper_finetune(s: DatasetStats) -> Training:
     """The paper's fine-tuning (appendix B.1.1): SGD, momentum 0.9, batch 512, no decay; its 500 steps for Pets."""
-    model, preprocess = s.built("B/16@384")
+    model, preprocess = s.model_and_preprocess("B/16@384")
     batch = min(512, s.images)
     return Training(
         model=model,
@@ -121,7 +121,7 @@ def vtab(s: DatasetStats) -> Training:
 
     As in BiT, whose preprocessing it takes, crops are square and of a fixed share of an image that was made square.
     """
-    model, preprocess = replace(s, image_size=s.image_size or published_side(s.base)).built("B/16@384")
+    model, preprocess = replace(s, image_size=s.image_size or published_side(s.base)).model_and_preprocess("B/16@384")
     batch, share = min(512, s.images), (480 / 512) ** 2
     return Training(
         model=model,
@@ -136,7 +136,7 @@ def vtab(s: DatasetStats) -> Training:
 
 def paper_pretrain(s: DatasetStats) -> Training:
     """The paper's pre-training on ImageNet (table 3): Adam 3e-3, batch 4096, decay 0.3, dropout 0.1, a tanh layer."""
-    model, preprocess = s.built("B/16", dropout=0.1)
+    model, preprocess = s.model_and_preprocess("B/16", dropout=0.1)
     batch, epochs = min(4096, s.images), 300
     steps = epochs * (s.images // batch)
     return Training(
@@ -158,14 +158,16 @@ def bit(s: DatasetStats) -> Training:
     a little larger (160 and 512); the published ones are of images made square first.
     """
     side, larger = (128, 160) if s.side < 96 else (480, 512)
-    model, preprocess = replace(s, image_size=s.image_size or side).built("bit-r50x1")
+    model, preprocess = replace(s, image_size=s.image_size or side).model_and_preprocess("bit-r50x1")
     warmup, *falls, steps = next(rule for most, rule in HYPER_RULE.items() if s.images < most)
     batch = min(512, s.images)
     share = (side / larger) ** 2
     return Training(
         model=model,
         preprocess=replace(preprocess, crop=1.0, interpolation="bilinear", resize="stretch"),
-        augment=Augment(crop_scale=(share, share), crop_ratio=(1.0, 1.0), mixup=0.0 if s.images < BIT_SMALL else 0.1),
+        augment=Augment(
+            crop_scale=(share, share), crop_ratio=(1.0, 1.0), mixup=0.0 if s.images < BIT_SMALL_IMAGES else 0.1
+        ),
         optimizer=Optimizer(
             "sgd",
             learning_rate=0.003 * batch / 512,
@@ -181,9 +183,9 @@ def bit(s: DatasetStats) -> Training:
     )
 
 
-BIT_SMALL = 20_000
+BIT_SMALL_IMAGES = 20_000
 HYPER_RULE = {
-    BIT_SMALL: (100, 200, 300, 400, 500),
+    BIT_SMALL_IMAGES: (100, 200, 300, 400, 500),
     500_000: (500, 3_000, 6_000, 9_000, 10_000),
     math.inf: (500, 6_000, 12_000, 18_000, 20_000),
 }
@@ -199,7 +201,7 @@ def small_data(s: DatasetStats) -> Training:
     al. 2019); a higher resolution sees more of it, a lower one no less. Where a test split tells how good the result
     is, fewer images are set aside to choose the weights.
     """
-    model, preprocess = s.built("Ti/16")
+    model, preprocess = s.model_and_preprocess("Ti/16")
     crops = (0.35, 1.0)
     higher = 1.0 if s.base is None else max(1.0, model.image_size[0] / s.base.image_size[0])
     return Training(
@@ -210,7 +212,7 @@ def small_data(s: DatasetStats) -> Training:
         epochs=8,
         batch_size=32,
         ema=0.99,
-        wise_ft_alpha=0.5 if s.base is not None and s.base.classes and s.images < MANY else 1.0,
+        wise_ft_alpha=0.5 if s.base is not None and s.base.classes and s.images < LARGE_DATASET_IMAGES else 1.0,
         objective=labelled(model, ((0.85, 0.5),)),
         freeze=model.layers // 2 if s.base is not None else 0,
         probe=s.base is not None,
@@ -222,7 +224,7 @@ def mae_finetune(s: DatasetStats) -> Training:
     """A masked autoencoder, fine-tuned as in its paper: mean of all tokens, slower early layers, stochastic depth."""
     if s.base is None:
         raise UserError("recipe mae-finetune: needs weights, the run or bundle of a masked autoencoder.")
-    model, preprocess = s.built("Ti/16", pool="mean", drop_path=0.1)
+    model, preprocess = s.model_and_preprocess("Ti/16", pool="mean", drop_path=0.1)
     small = max(model.image_size) <= SMALL_SIDE
     return Training(
         model=model,
@@ -242,11 +244,11 @@ def scratch_small(s: DatasetStats) -> Training:
     patch projection starts whitened: what need not be learned is worth several points in a short training
     (docs/log.md).
     """
-    _from_nothing(s, "scratch-small")
+    _refuse_weights(s, "scratch-small")
     side = small_side(s)
-    few = s.images < MANY
+    few = s.images < LARGE_DATASET_IMAGES
     name = f"F/{side // 4}@{side}" if few else f"P/4@{side}"
-    model, preprocess = s.built(name, position="sincos-2d", pool="mean", class_token=False)
+    model, preprocess = s.model_and_preprocess(name, position="sincos-2d", pool="mean", class_token=False)
     return Training(
         model=model,
         preprocess=preprocess,
@@ -263,8 +265,8 @@ def scratch_small(s: DatasetStats) -> Training:
 
 def scratch(s: DatasetStats) -> Training:
     """Photographs from scratch: a small model, strong variation, and few tokens at first."""
-    _from_nothing(s, "scratch")
-    model, preprocess = s.built("Ti/16@160", drop_path=0.05)
+    _refuse_weights(s, "scratch")
+    model, preprocess = s.model_and_preprocess("Ti/16@160", drop_path=0.05)
     return Training(
         model=model,
         preprocess=preprocess,
@@ -278,8 +280,8 @@ def scratch(s: DatasetStats) -> Training:
 
 def plain(s: DatasetStats) -> Training:
     """A network of any family from scratch: AdamW, random crops, nothing that only some networks can do."""
-    _from_nothing(s, "plain")
-    model, preprocess = s.built("Ti/16@160")
+    _refuse_weights(s, "plain")
+    model, preprocess = s.model_and_preprocess("Ti/16@160")
     small = max(model.image_size) <= SMALL_SIDE
     return Training(
         model=model,
@@ -292,7 +294,7 @@ def plain(s: DatasetStats) -> Training:
     )
 
 
-def _from_nothing(s: DatasetStats, name: str) -> None:
+def _refuse_weights(s: DatasetStats, name: str) -> None:
     if s.base is not None:
         raise UserError(
             f"recipe {name}: trains a new model and cannot start from weights; take small-data, notebook or "

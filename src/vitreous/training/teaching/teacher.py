@@ -69,10 +69,10 @@ class MissingTeacher:
 
 def open_teacher(place: str | Path, classes: Sequence[str], device: torch.device | None = None) -> Teacher:
     """The model at `place` as a teacher of these classes: all that `open_weights` takes, with a classifier."""
-    return teacher_of(open_weights(place), classes, place, device)
+    return teacher_from_bundle(open_weights(place), classes, place, device)
 
 
-def teacher_of(
+def teacher_from_bundle(
     bundle: Bundle, classes: Sequence[str], place: str | Path, device: torch.device | None = None
 ) -> Teacher:
     if not bundle.model.config.classes:
@@ -98,10 +98,10 @@ def reopen_teacher(
     except UserError as error:
         return MissingTeacher(place, saved.teacher, folder, str(error), device)
     saved.check_digest("teacher", bundle_digest(bundle), place, folder)
-    return teacher_of(bundle, classes, place, device)
+    return teacher_from_bundle(bundle, classes, place, device)
 
 
-def present(teacher: Teacher | MissingTeacher, why: str) -> Teacher:
+def require_teacher(teacher: Teacher | MissingTeacher, why: str) -> Teacher:
     """The teacher, or a sentence that it is gone. why: what it is needed for."""
     if isinstance(teacher, Teacher):
         return teacher
@@ -131,7 +131,7 @@ def match_classes(labels: Sequence[str], classes: Sequence[str], place: object =
     return torch.tensor([columns[name][0] for name in classes], dtype=torch.long)
 
 
-def ask(
+def predict_batches(
     teacher: Teacher,
     source: Source,
     predict: Callable[[Tensor], Tensor],
@@ -189,17 +189,17 @@ def teacher_predictions(
     ones."""
     assert isinstance(training.objective, Distill)
     if training.objective.answers == "view":
-        here = present(teacher, "it is asked in every step")
+        here = require_teacher(teacher, "it is asked in every step")
         return ViewTargets(here.logits, here.preprocess, training.preprocess)
     cache = FeatureCache()
     key = logits_key(teacher.digest, source, partial(callbacks.progress, "reading the training images"))
     if (stored := cache.get(key)) is None:
-        here = present(teacher, "its answers are not kept any more")
+        here = require_teacher(teacher, "its answers are not kept any more")
         count, classes = len(source), len(here.columns)
         check_memory(4 * count * classes, f"a teacher's answers for {count:,} images", "set objective.answers=view")
         logits = torch.zeros(count, classes)
         advice = "a smaller teacher, or set objective.answers=view"
-        for index, found in ask(here, source, here.logits, workers, deadline, callbacks, advice=advice):
+        for index, found in predict_batches(here, source, here.logits, workers, deadline, callbacks, advice=advice):
             logits[index] = found
         stored = StoredFeatures(logits, torch.arange(count))
         cache.put(key, stored)

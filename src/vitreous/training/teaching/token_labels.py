@@ -27,13 +27,19 @@ from vitreous.inputs import read_json
 from vitreous.objectives.objective import TeacherTargets
 from vitreous.storage.files import write_file
 from vitreous.training.deadline import Deadline
-from vitreous.training.teaching.teacher import MissingTeacher, Teacher, ask, present, teacher_predictions
+from vitreous.training.teaching.teacher import (
+    MissingTeacher,
+    Teacher,
+    predict_batches,
+    require_teacher,
+    teacher_predictions,
+)
 
 EXAMPLES = "token-labels.json"
-SHOWN = 8  # training images whose token labels a page shows
+MAX_SHOWN_IMAGES = 8  # training images whose token labels a page shows
 
 
-def ask_teacher(
+def prepare_teacher_targets(
     teacher: Teacher | MissingTeacher,
     training: Training,
     loader: Loader,
@@ -73,7 +79,7 @@ def label_tokens(
     known = store.index(partial(callbacks.progress, "reading the token labels that are kept"))
     new = {digest: index for index, digest in enumerate(digests) if digest is not None and digest not in known}
     if new:
-        here = present(teacher, "not all of its token labels are kept any more")
+        here = require_teacher(teacher, "not all of its token labels are kept any more")
         made = len(set(digests) - {None}) - len(new)
         more = f" ({made:,} more are known already)" if made else ""
         callbacks.message(f"Token labels: {teacher.place} looks at {len(new):,} training images once{more}.")
@@ -107,7 +113,7 @@ def _score_places(
         return region_logits(teacher.network, images)[..., teacher.columns]
 
     view, advice = whole_view(teacher.preprocess), "or a smaller teacher; what it has said so far is kept"
-    found = ask(
+    found = predict_batches(
         teacher, source, predict, workers, deadline, callbacks, preprocess=view, unreadable_limit=None, advice=advice
     )
     for index, scores in found:
@@ -126,7 +132,7 @@ class TokenLabelExample:
 def write_examples(folder: Path, maps: ScoreMaps, source: Source, seed: int) -> None:
     """Keep a handful of training images with their token labels for the run's page."""
     found = []
-    for index in balanced_order(source.labels, seed)[:SHOWN].tolist():
+    for index in balanced_order(source.labels, seed)[:MAX_SHOWN_IMAGES].tolist():
         try:
             likeliest = maps.read(torch.tensor([index]))[0].max(dim=-1)
         except UserError:  # it could not be read
