@@ -1,9 +1,11 @@
 """Who may import whom: each room only rooms below it, neighbours in a row not each other."""
 
 import ast
+import re
 from pathlib import Path
 
-PACKAGE = Path(__file__).parents[1] / "src" / "vitreous"
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "vitreous"
 
 ROWS = [
     ["verbs"],
@@ -77,3 +79,12 @@ def test_config_and_commands_know_no_torch_until_they_run(subtests):
         with subtests.test(str(path.relative_to(PACKAGE))):
             for line in path.read_text().splitlines():
                 assert not line.startswith(("import torch", "from torch")), f"{path}: {line}"
+
+
+def test_every_file_that_the_design_names_is_there(subtests):
+    design = (ROOT / "docs" / "design.md").read_text()
+    rooms = re.findall(r"^      (\w+)/", design, re.M) + re.findall(r"│  (\w+)/", design)
+    assert set(rooms) == {room for row in ROWS for room in row if (PACKAGE / room).is_dir()}
+    for name in re.findall(r"`((?:\w+/)+(?:\w+\.py)?)`", design.partition("## A verb")[0]):
+        with subtests.test(name):
+            assert (PACKAGE / name).exists() or (ROOT / name).exists(), f"{name}: name the file that took its place"
