@@ -1,9 +1,12 @@
 """Groups, schedules and Muon, against PyTorch's own and by hand."""
 
+import json
+from dataclasses import asdict
+
 import pytest
 import torch
 
-from vitreous import ViT
+from vitreous import UserError, ViT
 from vitreous.config.objective import Mae
 from vitreous.config.objective import Supervised as SupervisedConfig
 from vitreous.config.train import Optimizer
@@ -81,6 +84,25 @@ def test_muon_takes_the_matrices_of_the_blocks_and_adamw_the_rest():
     assert len(muon) == 6 * 4
     assert all(name.startswith("blocks.") and name.endswith("weight") for name in muon)
     assert groups["head.weight"][0] == groups["blocks.0.norm1.weight"][0] == "AdamW"
+
+
+def test_adamw_has_the_betas_of_its_configuration(subtests):
+    """MAE's paper has 0.9 and 0.95. A configuration without the field has torch's, as ever."""
+    for name, known in (("adamw", len(names_of(ViT("N/4@28"), Optimizer()))), ("muon", 0)):
+        with subtests.test(name):
+            groups = [
+                group
+                for kind, group in names_of(ViT("N/4@28"), Optimizer(name, betas=(0.9, 0.95))).values()
+                if kind == "AdamW"
+            ]
+            assert len(groups) >= max(1, known)
+            assert {group["betas"] for group in groups} == {(0.9, 0.95)}
+    assert {group["betas"] for _, group in names_of(ViT("N/4@28"), Optimizer()).values()} == {(0.9, 0.999)}
+    assert Optimizer(**json.loads(json.dumps(asdict(Optimizer(betas=(0.9, 0.95)))))) == Optimizer(betas=(0.9, 0.95))
+    old = {name: value for name, value in asdict(Optimizer()).items() if name != "betas"}
+    assert Optimizer(**old) == Optimizer()
+    with pytest.raises(UserError, match="betas"):
+        Optimizer(betas=(0.9, 1.0))
 
 
 def test_a_decoder_learns_as_fast_as_what_follows_the_encoder():

@@ -26,6 +26,7 @@ class Optimizer:
     weight_decay_end: NonNegative | None = None
     """Where the weight decay goes to, along half a cosine; None: it stays."""
     momentum: float = 0.9  # of SGD
+    betas: tuple[Rate, Rate] = (0.9, 0.999)  # of AdamW: decay of the means of gradients and of their squares
     layer_decay: PositiveFraction = 1.0  # each block learns this much slower than the block after it
     clip: Positive | None = 1.0  # gradients are scaled down to at most this norm
     warmup: Rate = 0.05  # share of the steps in which the learning rate rises from 0

@@ -134,7 +134,7 @@ def make_optimizers(objective: Objective, c: Optimizer) -> list[torch.optim.Opti
         if c.name == "sgd":
             optimizers.append(torch.optim.SGD(groups, lr=c.learning_rate, momentum=c.momentum, weight_decay=decay))
         else:
-            optimizers.append(torch.optim.AdamW(groups, lr=c.learning_rate, weight_decay=decay, fused=True))
+            optimizers.append(torch.optim.AdamW(groups, c.learning_rate, c.betas, weight_decay=decay, fused=True))
     return optimizers
 
 
