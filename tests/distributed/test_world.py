@@ -1,5 +1,6 @@
 """One process is a world of its own; several agree as if what they hold lay in one."""
 
+import copy
 import multiprocessing
 import os
 import re
@@ -10,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from vitreous import UserError, ViT, ViTConfig
 from vitreous.config.data import Augment, MultiCrop, Preprocess
@@ -20,14 +22,15 @@ from vitreous.data.loader import Loader
 from vitreous.data.packed import ArraySource
 from vitreous.data.rng import sample_keys
 from vitreous.distributed.meter import Meter
-from vitreous.distributed.world import World, find_device
-from vitreous.model.efficientnet import BatchNorm
+from vitreous.distributed.world import SINGLE_PROCESS, World, find_device
+from vitreous.model.batch_norm import BatchNorm
 from vitreous.objectives.collapse import feature_std, information
 from vitreous.objectives.dino import SelfDistillation, koleo_loss, sinkhorn_probabilities
 from vitreous.objectives.objective import Setting
 from vitreous.objectives.supervised import Classification
 from vitreous.training.checkpoint import Saver, load_newest
 from vitreous.training.loop import DivergedError, Loop
+from vitreous.training.parallel import join_norms
 from vitreous.training.step import StepSchedule
 
 SIZES = (3, 5)
@@ -92,17 +95,27 @@ def refused_rows(world):
     return str(error.value)
 
 
-def normed(rows, world=None):
-    """A batch norm in training: what it gives, its gradient, and its running statistics."""
-    norm = BatchNorm(rows.shape[1], 1e-3)
-    if world is not None:
-        norm.world = world
+NORMS = {
+    "ours": lambda channels: BatchNorm(channels, 1e-3),
+    "torch's": nn.BatchNorm2d,
+    "cumulative": lambda channels: nn.BatchNorm2d(channels, momentum=None),
+    "bare": lambda channels: nn.BatchNorm2d(channels, affine=False),
+}
+
+
+def normed(kind, rows, world=SINGLE_PROCESS):
+    """Two batches of a batch norm in training: what it gives, its gradient, and its running statistics."""
+    network = nn.Sequential(NORMS[kind](rows.shape[1]))
+    join_norms(network, world)
+    (norm,) = copy.deepcopy(network)  # as an average of the weights is
     with torch.no_grad():
-        norm.weight.copy_(torch.arange(1.0, rows.shape[1] + 1))
+        if norm.affine:
+            norm.weight.copy_(torch.arange(1.0, rows.shape[1] + 1))
     learned = rows.clone()[:, :, None, None].requires_grad_()
+    norm(3 * learned + 1)
     out = norm(learned)
     (out.sigmoid() * torch.arange(1.0, rows.shape[1] + 1)[:, None, None]).sum().backward()
-    return out.detach(), learned.grad, norm.running_mean, norm.running_var
+    return out.detach(), learned.grad, norm.running_mean, norm.running_var, norm.eval()(learned).detach()
 
 
 def told_of_all(world):
@@ -188,7 +201,7 @@ def work(rank, folder):
         "nothing": sinkhorn_probabilities(own if rank else own[:0], 0.05, 3, world),
         "koleo": [koleo_loss(own, world), slope(lambda rows: koleo_loss(rows, world), own)],
         "told apart": [information(own.softmax(dim=1), world), feature_std(own, world)],
-        "norm": normed(own, world),
+        "norm": {kind: normed(kind, own, world) for kind in NORMS},
         "centres": learn(DINO, rows_of(rank), world),
         "balanced": learn(replace(DINO, sinkhorn_iterations=3), rows_of(rank), world),
         "own": own,
@@ -279,13 +292,17 @@ def test_spread_and_information_are_those_of_the_joined_batch(found):
 
 
 @pytest.mark.slow
-def test_batch_norm_has_the_statistics_of_the_joined_batch(found):
-    out, gradient, mean, variance = normed(SCORES)
-    torch.testing.assert_close(torch.cat([one["norm"][0] for one in found]), out)
-    torch.testing.assert_close(torch.cat([one["norm"][1] for one in found]), gradient, atol=1e-5, rtol=1e-4)
+@pytest.mark.parametrize("kind", NORMS)
+def test_batch_norm_has_the_statistics_of_the_joined_batch(found, kind):
+    """Of any batch norm, as a network of a family from outside has."""
+    out, gradient, mean, variance, evaluated = normed(kind, SCORES)
+    found = [one["norm"][kind] for one in found]
+    torch.testing.assert_close(torch.cat([one[0] for one in found]), out)
+    torch.testing.assert_close(torch.cat([one[1] for one in found]), gradient, atol=1e-5, rtol=1e-4)
     for one in found:
-        torch.testing.assert_close(one["norm"][2], mean)
-        torch.testing.assert_close(one["norm"][3], variance)
+        torch.testing.assert_close(one[2], mean)
+        torch.testing.assert_close(one[3], variance)
+    torch.testing.assert_close(torch.cat([one[4] for one in found]), evaluated)
 
 
 @pytest.mark.slow

@@ -68,6 +68,20 @@ def test_whoever_is_done_first_leaves_the_others_in_evaluation_mode():
     assert [module.training for module in network.modules()] == [True, True, False], "each as it was"
 
 
+def test_a_twin_that_merges_tokens_is_left_in_evaluation_mode_too():
+    """It shares its modules with the network, and a server asks both at once."""
+    network = random_model(dropout=0.5).train()
+    twin = network.with_merge(2)
+    first, second = evaluating(network), evaluating(twin)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert not any(module.training for module in twin.modules())
+    assert network.training, "nobody asks it any more"
+    second.__exit__(None, None, None)
+    assert all(module.training for one in (network, twin) for module in one.modules()), "each as it was"
+
+
 def test_a_classifier_can_be_trained_on_representations():
     model = random_model()
     found = TorchEngine(model, preprocess_of(model)).representations(random_images(model))

@@ -21,8 +21,8 @@ from support.random_networks import (
 from vitreous import UserError
 from vitreous.config.efficientnet import EfficientNetConfig
 from vitreous.config.model import model_to_json
+from vitreous.model.batch_norm import BatchNorm
 from vitreous.model.cost import measure_cost
-from vitreous.model.efficientnet import BatchNorm
 from vitreous.model.family import (
     build_network,
     config_from_json,

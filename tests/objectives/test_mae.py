@@ -32,6 +32,12 @@ def build(size, settings=SETTINGS, **more):
     return objective.eval()
 
 
+def test_the_decoders_blocks_are_sharded_and_recomputed_as_the_encoders_are():
+    objective = build(SIZES[0])
+    assert objective.transformer_blocks() == [*objective.model.blocks, *objective.decoder.blocks]
+    assert len(objective.transformer_blocks()) == SIZES[0]["depth"] + 2
+
+
 def random_images(size, count=3):
     return torch.from_numpy(np.random.default_rng(0).normal(size=(count, 3, *size["image_size"]))).float()
 

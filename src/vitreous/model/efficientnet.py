@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.config.efficientnet import EfficientNetConfig, Stage
-from vitreous.distributed.world import SINGLE_PROCESS, World
+from vitreous.model.batch_norm import BatchNorm
 from vitreous.model.convolution import PaddedConvolution, check_images, initialise_convolutions
 from vitreous.model.initialise import Convolution, Linear
 from vitreous.model.keyed_random import keyed_uniform
@@ -22,51 +22,6 @@ from vitreous.model.network import Network
 
 DROPOUT, BLOCKS = 0, 1
 """Streams of `keyed_uniform`: for dropout, and for the stochastic depth of block 0, then of block 1 and so on."""
-MOMENTUM = 0.01  # share of a batch in the running statistics once there were a hundred: TensorFlow's decay of 0.99
-
-
-class BatchNorm(nn.BatchNorm2d):
-    """Batch norm as every layer has it.
-
-    The first hundred batches count alike in the running statistics: at 1 % each from the beginning, a short training
-    would end with those that it began with.
-    """
-
-    world: World = SINGLE_PROCESS  # the processes whose images are one batch
-
-    def __init__(self, channels: int, eps: float) -> None:
-        super().__init__(channels, eps, MOMENTUM)
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.training and not x.is_meta:
-            assert self.num_batches_tracked is not None
-            assert self.running_mean is not None
-            if not self.num_batches_tracked and self.running_mean.any():  # of given weights, which kept no count
-                self.num_batches_tracked.fill_(round(1 / MOMENTUM))
-            self.momentum = max(MOMENTUM, 1 / (1 + int(self.num_batches_tracked)))
-            if self.world.size > 1:
-                return self._joined(x)
-        return super().forward(x)
-
-    def _joined(self, x: Tensor) -> Tensor:
-        """Normalised by the mean and the variance of what all processes have.
-
-        In float32 at least: bfloat16 has 8 bits, and would round even the number of places.
-        """
-        assert self.num_batches_tracked is not None
-        assert self.momentum is not None
-        places, wide = (0, 2, 3), x.to(torch.promote_types(x.dtype, torch.float32))
-        count = self.world.all_reduce(wide.new_tensor(float(x[:, 0].numel())))
-        mean = self.world.all_reduce(wide.sum(dim=places)) / count
-        centred = wide - mean[:, None, None]
-        variance = self.world.all_reduce(centred.square().sum(dim=places)) / count
-        with torch.no_grad():
-            self.num_batches_tracked += 1
-            for average, now in ((self.running_mean, mean), (self.running_var, variance * count / (count - 1))):
-                assert average is not None
-                average.lerp_(now, self.momentum)
-        scale = self.weight * (variance + self.eps).rsqrt()
-        return (centred * scale[:, None, None] + self.bias[:, None, None]).to(x.dtype)
 
 
 class NormSwish(BatchNorm):

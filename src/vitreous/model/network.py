@@ -71,6 +71,10 @@ class Network(nn.Module, ABC):
         """The last layers, whose mean is the logits; none without a classifier."""
         return []
 
+    def transformer_blocks(self) -> Sequence[nn.Module]:
+        """The blocks that are sharded, and whose activations are recomputed, one by one where memory is short."""
+        return []
+
     def lora_targets(self) -> list[nn.Linear]:
         """The layers that a low-rank change is learned for."""
         return []
@@ -218,8 +222,8 @@ def require(network: Network, capability: Callable[..., Capability], what: str) 
     )
 
 
-_within: dict[nn.Module, tuple[int, list[nn.Module]]] = {}
-"""Of each network that is being asked: how many are within `evaluating`, and the modules that were training before."""
+_within: dict[nn.Module, tuple[int, bool]] = {}
+"""Of each module that is being asked: how many are within `evaluating`, and whether it was training before."""
 _counting = Lock()
 
 
@@ -230,21 +234,21 @@ def evaluating(network: nn.Module) -> Iterator[None]:
     Whoever asks a network, or looks inside one that a person may have put into training mode, does it within. Several
     threads may at once: it stays in evaluation mode until the last is done.
     """
+    modules = list(network.modules())
     with _counting:
-        count, training = _within.get(network, (0, []))
-        found = [module for module in network.modules() if module.training]
-        for module in found:
+        for module in modules:  # each by itself: a network that merges tokens shares its modules with one that does not
+            count, training = _within.get(module, (0, False))
+            _within[module] = count + 1, training or module.training
             module.training = False
-        _within[network] = count + 1, training + found
     try:
         yield
     finally:
         with _counting:
-            count, training = _within.pop(network)
-            if count > 1:
-                _within[network] = count - 1, training
-            else:
-                for module in training:
+            for module in modules:
+                count, training = _within.pop(module)
+                if count > 1:
+                    _within[module] = count - 1, training
+                elif training:
                     module.training = True
 
 

@@ -243,6 +243,8 @@ class ViT(Network):
     def layers(self) -> list[nn.Module]:
         return list(self.blocks)
 
+    transformer_blocks = layers
+
     def classifiers(self) -> list[nn.Linear]:
         return [layer for layer in (self.head, self.head_dist) if isinstance(layer, nn.Linear)]
 

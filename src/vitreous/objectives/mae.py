@@ -81,6 +81,9 @@ class MaskedAutoencoder(Objective):
                 found[name] = found[name]._replace(kind="matrix")
         return found
 
+    def transformer_blocks(self) -> list[nn.Module]:
+        return [*super().transformer_blocks(), *self.decoder.blocks]
+
     def noise(self, batch: Batch) -> Tensor:
         """(B, N) numbers whose order decides which patches are seen: others in every epoch, the same in evaluation."""
         height, width = batch.images.shape[2:]

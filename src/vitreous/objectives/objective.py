@@ -111,6 +111,10 @@ class Objective(nn.Module, ABC):
         """What is saved beside the network, by name."""
         return {}
 
+    def transformer_blocks(self) -> list[nn.Module]:
+        """The blocks that are sharded, and whose activations are recomputed, one by one where memory is short."""
+        return [block for one in self.modules() if isinstance(one, Network) for block in one.transformer_blocks()]
+
     def parameter_groups(self) -> dict[str, ParameterGroup]:
         """The group of each parameter: as its network says; of what is built around networks, the layer above."""
         layers = self.model.config.layers

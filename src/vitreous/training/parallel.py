@@ -16,13 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from vitreous.distributed.heartbeat import collectives
 from vitreous.distributed.world import World
-from vitreous.model.efficientnet import BatchNorm
-from vitreous.model.vit import Block
+from vitreous.model.batch_norm import join_batches
 from vitreous.objectives.objective import Objective
 
 
@@ -85,7 +85,7 @@ class Sharded(Single):
     def shard_same(self, twin: Objective) -> None:
         from torch.distributed.fsdp import fully_shard
 
-        for module in (*(one for one in twin.modules() if isinstance(one, Block)), twin):
+        for module in (*twin.transformer_blocks(), twin):
             fully_shard(module, mesh=self.mesh)
 
     def no_sync(self, last: bool) -> AbstractContextManager[None]:
@@ -123,16 +123,15 @@ def broadcast_parameters(objective: nn.Module, world: World) -> None:
             tensor.copy_(world.broadcast(tensor))
 
 
-def checkpoint_blocks(objective: nn.Module) -> None:
-    for module in objective.modules():
-        if isinstance(module, Block):
-            module.forward = partial(checkpoint, module.forward, use_reentrant=False)  # type: ignore[method-assign]
+def checkpoint_blocks(objective: Objective) -> None:
+    for block in objective.transformer_blocks():
+        block.forward = partial(checkpoint, block.forward, use_reentrant=False)  # type: ignore[method-assign]
 
 
 def join_norms(objective: nn.Module, world: World) -> None:
     for module in objective.modules():
-        if isinstance(module, BatchNorm):
-            module.world = world
+        if isinstance(module, _BatchNorm):
+            join_batches(module, world)
 
 
 def full_tensor(tensor: Tensor) -> Tensor:
