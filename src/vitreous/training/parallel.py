@@ -125,7 +125,7 @@ def broadcast_parameters(objective: nn.Module, world: World) -> None:
 
 def checkpoint_blocks(objective: Objective) -> None:
     for block in objective.transformer_blocks():
-        block.forward = partial(checkpoint, block.forward, use_reentrant=False)  # type: ignore[method-assign]
+        block.forward = partial(checkpoint, block.forward, use_reentrant=False)
 
 
 def join_norms(objective: nn.Module, world: World) -> None:
