@@ -1,6 +1,7 @@
 import contextlib
 import errno
 import io
+import logging
 import os
 import pickle
 import re
@@ -20,6 +21,8 @@ from support.images import noise, smooth
 from vitreous.data import decode
 from vitreous.data.decode import MAX_PIXELS, Header, ImageError, open_image, read_header
 from vitreous.data.opening import open_data
+
+MAX, SMIN, SMAX = 281, 340, 341  # tags of TIFF: MaxSampleValue, SMinSampleValue, SMaxSampleValue
 
 
 def png(width: int, height: int, depth: int, colour: int, rows: bytes, *chunks: tuple[bytes, bytes]) -> bytes:
@@ -143,18 +146,71 @@ def test_sixteen_bit_colour_and_grey_maps():
     assert pixels(open_image(b"P5 3 1 65535\n" + struct.pack(">3H", 0, 25700, 65535), channels=1)) == [0, 100, 255]
 
 
-def test_floating_point_images_are_scaled_by_their_range(subtests):
-    for values, expected in (
-        ([0.0, 0.5, 1.0], [0, 128, 255]),
-        ([0.0, 100.0, 255.0], [0, 100, 255]),
-        ([0.0, 25700.0, 65535.0], [0, 100, 255]),
-        ([-1.0, 0.0, 1.0], [0, 128, 255]),
-        ([0.0, float("nan"), 1.0], [0, 0, 255]),
-        ([0.0, 0.0, 0.0], [0, 0, 0]),
+def test_floating_point_images_run_from_0_to_1_or_as_their_tags_say(subtests):
+    """Never from their own least to their own greatest value: then two images of one scene would differ."""
+    for values, tags, expected in (
+        ([0.0, 0.5, 1.0], {}, [0, 128, 255]),
+        ([0.0, 0.2, 0.2], {}, [0, 51, 51]),
+        ([0.0, float("nan"), 1.0], {}, [0, 0, 255]),
+        ([0.0, 0.0, 0.0], {}, [0, 0, 0]),
+        ([0.0, 100.0, 100.0], {SMAX: 255.0}, [0, 100, 100]),
+        ([0.0, 25700.0, 70000.0], {SMAX: 65535.0}, [0, 100, 255]),
+        ([-1.0, 0.0, 1.0], {SMIN: -1.0, SMAX: 1.0}, [0, 128, 255]),
     ):
         with subtests.test(values=values):
             image = Image.fromarray(np.array([values], dtype=np.float32))
-            assert pixels(open_image(saved(image, "TIFF"), channels=1)) == expected
+            assert pixels(open_image(saved(image, "TIFF", tiffinfo=tags), channels=1)) == expected
+    for values in ([0.0, 1.0, 1.5], [0.0, 100.0, 255.0], [-1.0, 0.0, 1.0]):
+        with subtests.test(refused=values), pytest.raises(ImageError, match=f"{values[0]:g} to {values[2]:g}.*SMax"):
+            open_image(saved(Image.fromarray(np.array([values], dtype=np.float32)), "TIFF"))
+
+
+def test_fewer_bits_in_files_of_sixteen(subtests, caplog):
+    """White is all ones in as many bits as the tags say; without them, the image is nearly black, and that is said."""
+    image = Image.fromarray(np.array([[0, 1606, 4095]], dtype=np.uint16))
+    for tag, value in ((MAX, 4095), (SMAX, 4095.0), (MAX, 4000)):
+        with subtests.test(tag=tag, value=value):
+            assert pixels(open_image(saved(image, "TIFF", tiffinfo={tag: value}), channels=1)) == [0, 100, 255]
+    assert pixels(open_image(saved(image, "TIFF", tiffinfo={MAX: 65535}), channels=1)) == [0, 6, 16]
+    caplog.set_level(logging.INFO, "vitreous")
+    decode._LOGGED_BY[:] = bytes(8)
+    assert pixels(open_image(saved(image, "TIFF"), channels=1)) == [0, 6, 16]
+    (said,) = caplog.messages
+    assert "4,095" in said
+    assert "MaxSampleValue" in said
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss in kB")
+def test_no_kind_of_image_takes_more_memory_than_the_bound(tmp_path, subtests):
+    """`DECODING_BYTES` is that of the largest image: as many bytes for each pixel, whatever the kind."""
+    bound, side = decode.DECODING_BYTES / decode.MAX_PIXELS, 3000
+    made = {
+        "float.tif": Image.fromarray(np.full((side, side), 0.5, np.float32)),
+        "16.tif": Image.fromarray(np.full((side, side), 50_000, np.uint16)),
+        "rgba.png": Image.new("RGBA", (side, side), (200, 100, 50, 100)),
+        "cmyk.tif": Image.new("CMYK", (side, side), (200, 100, 50, 100)),
+    }
+    for name, image in made.items():
+        with subtests.test(name):
+            image.save(tmp_path / name, compress_level=1)
+            done = subprocess.run([sys.executable, "-c", PEAK, tmp_path / name], capture_output=True, text=True)
+            assert float(done.stdout) / side**2 <= bound + 3, (
+                name,
+                done.stdout,
+                done.stderr,
+            )  # and the file, and strips
+
+
+def test_strips_of_a_large_image_make_the_same_image(monkeypatch):
+    rng = np.random.default_rng(0)
+    images = [
+        Image.fromarray(rng.integers(0, 256, (7, 5, 4), dtype=np.uint8)),
+        Image.fromarray(rng.integers(0, 65536, (7, 5), dtype=np.uint16)),
+        Image.fromarray(rng.random((7, 5), dtype=np.float32)),
+    ]
+    as_one = [pixels(open_image(saved(image, "TIFF"))) for image in images]
+    monkeypatch.setattr(decode, "STRIP_PIXELS", 10)
+    assert [pixels(open_image(saved(image, "TIFF"))) for image in images] == as_one
 
 
 def test_32_bit_integers():
@@ -353,6 +409,19 @@ try:
     open_image(Path(sys.argv[1]))
 except (ImageError, MemoryError) as error:
     print(type(error).__name__)
+"""
+PEAK = """
+import resource, sys
+from pathlib import Path
+import numpy as np
+from PIL import Image
+from vitreous.data.decode import open_image
+for kind in (np.float32, np.uint16):  # what is loaded with the first image of a kind
+    Image.fromarray(np.zeros((9, 9), kind)).save(sys.argv[1] + ".small.tif")
+    open_image(Path(sys.argv[1] + ".small.tif"))
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+open_image(Path(sys.argv[1]))
+print(1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before))
 """
 
 

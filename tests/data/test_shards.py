@@ -28,7 +28,7 @@ from vitreous.data.decode import ImageError
 from vitreous.data.folder import Names
 from vitreous.data.loader import Loader
 from vitreous.data.opening import open_data
-from vitreous.data.shards import scan
+from vitreous.data.shards import opening, reading, scan
 from vitreous.data.shards import source as shard_source
 from vitreous.data.shards.index import Shard, ShardIndex, ShardRows
 from vitreous.data.shards.opening import expand_braces, shards_name
@@ -67,6 +67,26 @@ def attempt(call):
 def by_key(source):
     """Of each image its content and the name of its class."""
     return {source.key(i): (source.content(i), source.classes[source.labels[i]]) for i in range(len(source))}
+
+
+def test_shards_are_opened_several_at_once_and_stay_in_order(packed, tmp_path, monkeypatch):
+    """On a disk behind a network, ten thousand one after the other would take minutes."""
+    for number in range(12):
+        make_tar(tmp_path / f"{number:02d}.tar", samples(2, first=2 * number))
+    asked, ask = [], threading.Barrier(2, timeout=10)
+
+    def stat_together(url):
+        asked.append(url)
+        ask.wait()
+        return reading.stat_file(url)
+
+    monkeypatch.setattr(scan, "stat_file", stat_together)
+    source = open_data(tmp_path).train
+    assert [source.key(i) for i in range(24)] == [f"{i:05d}.jpg" for i in range(24)]
+    assert len(asked) == 12
+    monkeypatch.setattr(opening, "stat_file", stat_together)
+    assert len(packed.shards) % 2 == 0
+    open_data(packed.folder)
 
 
 def test_every_image_keeps_its_bytes_its_name_and_its_class(folder, packed):

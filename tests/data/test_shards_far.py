@@ -323,7 +323,7 @@ def test_a_redirect_keeps_the_connections(web):
     source = open_data(f"{web.url}old/").train
     before = web.connections
     for index in range(len(source)):
-        reading.read_range(source.index.places[0], index, 1)
+        reading.read_range(source.index.urls[0], index, 1)
     assert web.connections - before <= 1
 
 
@@ -345,7 +345,7 @@ def test_a_connection_that_the_server_closed_meanwhile_is_opened_again_at_once(w
     monkeypatch.setattr(reading, "retry", dataclasses.replace(reading.retry, tries=1))
     for connection in http._local.open.values():
         connection.sock.shutdown(socket.SHUT_RDWR)
-    assert reading.read_range(far.index.places[0], 0, 10)
+    assert reading.read_range(far.index.urls[0], 0, 10)
 
 
 def test_what_is_not_there(web):

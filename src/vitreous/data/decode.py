@@ -5,7 +5,8 @@ Whatever the file holds, the result is an upright 8-bit image, "RGB" or "L":
 - the camera's orientation is applied;
 - of an animation, the first frame is taken;
 - transparency is laid on white, as a page would show it;
-- 16 bits become 8 by scale, never by cutting off: white stays white and dark stays dark;
+- 16 and 32 bits become 8 by scale, never by cutting off: white is what a TIFF's tags say (SMaxSampleValue,
+  MaxSampleValue, BitsPerSample), else 65535 for 16 bits and 1 for floats, which are refused beyond 0 to 1;
 - CMYK and palettes become RGB, and RGB becomes grey by ITU-R 601 luma.
 
 Colour profiles are not applied: models were trained without.
@@ -47,13 +48,17 @@ IMAGE_SUFFIXES = frozenset(
 MAX_PIXELS = 2**26
 # Of a file: eight for each pixel, as 16 bits of four channels take. Some decoders read all of a file at once.
 MAX_BYTES = 8 * MAX_PIXELS
-DECODING_BYTES = 12 * MAX_PIXELS  # what the largest image takes, when it is decoded and converted
+# What the largest image of any kind takes at most when it is decoded and converted: 4 bytes a pixel as decoded, and two
+# copies. What would take more, such as numbers in double precision, is converted a strip after the other.
+DECODING_BYTES = 12 * MAX_PIXELS
+STRIP_PIXELS = 2**20
 SHORTAGES = (errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 OUT_OF_MEMORY = "out of memory"  # how Pillow begins the error of a decoder that got none, which has no class of its own
 NO_END = "no end marker"  # in the `info` of an image whose file lacks nothing but that
 _ORIGINAL_SIZE = "original size"  # in the `info` of an image that was decoded at a smaller scale
 
 _ORIENTATION = 0x0112
+_BITS, _MAX, _SMIN, _SMAX = 258, 281, 340, 341  # BitsPerSample, MaxSampleValue, SMinSampleValue, SMaxSampleValue
 
 
 class _Turn(NamedTuple):
@@ -128,6 +133,7 @@ def open_image(
     name: what errors call it, if not its path.
     """
     check_channels(channels)
+    called = name or _name_of(source)
     with _opened(source, name) as image:
         width, height = image.size
         if at_least is not None:
@@ -138,10 +144,10 @@ def open_image(
             loaded.info[_ORIGINAL_SIZE] = OriginalSize(height, width, (0.0, 0.0, width / scale, height / scale))
         if NO_END in loaded.info:
             log_once(
-                f"{name or _name_of(source)}: a JPEG without its end marker; it lacks nothing else, so it is read, as "
+                f"{called}: a JPEG without its end marker; it lacks nothing else, so it is read, as "
                 "others like it will be."
             )
-        return _to_channels(_upright(loaded), channels, kind)
+        return _to_channels(_upright(loaded), channels, kind, _declared_range(image), called)
 
 
 def original_size(image: Image.Image) -> OriginalSize:
@@ -157,7 +163,7 @@ def prepare_image(image: Image.Image, *, channels: int = 3) -> Image.Image:
     check_channels(channels)
     with _readable("the image"):
         image.load()
-        prepared = _to_channels(_upright(image), channels, image.format)
+        prepared = _to_channels(_upright(image), channels, image.format, _declared_range(image), "the image")
     prepared = prepared.copy() if prepared is image else prepared
     prepared.info.pop(_ORIGINAL_SIZE, None)  # what somebody made of an image is an image of its own
     return prepared
@@ -312,9 +318,12 @@ def _load(image: Image.Image, source: Path | bytes, at_least: int | None) -> Ima
             raise
         content = source if isinstance(source, bytes) else source.read_bytes()
         content = content.removesuffix(_END[:1])  # of the marker, only its second half may be missing
-        ended, *others = (_decode_jpeg(content + filling + _END, at_least) for filling in (b"", *_FILLINGS))
-        if any(ended.tobytes() != filled.tobytes() for filled in others):
-            raise
+        ended = _decode_jpeg(content + _END, at_least)
+        for filling in _FILLINGS:
+            filled = _decode_jpeg(content + filling + _END, at_least)
+            pairs = zip(_strips(ended), _strips(filled), strict=True)
+            if any(one.tobytes() != other.tobytes() for (_, one), (_, other) in pairs):
+                raise
         ended.info[NO_END] = True
         return ended
 
@@ -349,34 +358,95 @@ def _upright(image: Image.Image) -> Image.Image:
     return turned
 
 
-def _to_channels(image: Image.Image, channels: int, kind: str | None) -> Image.Image:
+def _to_channels(
+    image: Image.Image, channels: int, kind: str | None, declared: tuple[float, float] | None, name: str
+) -> Image.Image:
     mode = "RGB" if channels == 3 else "L"
     if image.mode.startswith("I") or image.mode == "F":
-        values, transparent = np.asarray(image), image.info.get("transparency")
-        levels = _to_8_bits(values, image.mode, kind)
-        if isinstance(transparent, int):  # of a PNG: one level of grey, which is white on a page
-            levels[values == transparent] = 255
-        image = Image.fromarray(levels)
+        image = _to_8_bits(image, declared or _assumed_range(image, kind, name))
     if image.has_transparency_data:
-        image = image.convert("RGBA")
-        page = Image.new("RGBA", image.size, "white")
-        image = Image.alpha_composite(page, image)
+        flat = Image.new(mode, image.size)
+        for corner, strip in _strips(image):
+            page = Image.new("RGBA", strip.size, "white")
+            flat.paste(Image.alpha_composite(page, strip.convert("RGBA")).convert(mode), corner)
+        return flat
     if image.mode == mode and (type(image) is Image.Image or image.format == "JPEG"):
         return image  # a JPEG that is decoded has let go of its file: no copy is needed
     return image.convert(mode)
 
 
-def _to_8_bits(values: np.ndarray, mode: str, kind: str | None) -> np.ndarray:
-    """(H, W) uint8 of an image of 16 or 32 bits, or of floating point. Sixteen bits are scaled by 255/65535. The range
-    of 32-bit integers and of floats is not written in a file: it is taken for the smallest of 0-1 (floats), 0-255,
-    0-65535 that holds all values, else for the image's own range."""
-    if mode.startswith("I;16"):
-        return ((values.astype(np.uint32) + 128) // 257).astype(np.uint8)
-    exact = np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
-    low, high = float(exact.min(initial=0.0)), float(exact.max(initial=0.0))
-    if mode == "I" and kind in ("PPM", "PNG") and high <= 65535:
-        high = 65535.0  # these formats do say: Pillow gives their 16 bits in this mode
-    elif low >= 0:
-        steps = (1.0, 255.0, 65535.0) if mode == "F" else (255.0, 65535.0)
-        high = next((step for step in steps if high <= step), high)
-    return np.rint((exact - low) * (255.0 / ((high - low) or 1.0))).astype(np.uint8)
+def _strips(image: Image.Image) -> Iterator[tuple[tuple[int, int], Image.Image]]:
+    """The image in pieces of some rows, each with the place of its left upper corner."""
+    rows = max(1, STRIP_PIXELS // image.width)
+    for top in range(0, image.height, rows):
+        yield (0, top), image.crop((0, top, image.width, min(top + rows, image.height)))
+
+
+def _to_8_bits(image: Image.Image, limits: tuple[float, float]) -> Image.Image:
+    """An image of 16 or 32 bits, or of floating point, as "L": what is at the limits becomes 0 and 255."""
+    low, high = limits
+    transparent = image.info.get("transparency")  # of a PNG: one level of grey, which is white on a page
+    found = Image.new("L", image.size)
+    for corner, strip in _strips(image):
+        values = _finite(strip)
+        levels = np.rint((np.clip(values, low, high) - low) * (255.0 / (high - low))).astype(np.uint8)
+        if isinstance(transparent, int):
+            levels[values == transparent] = 255
+        found.paste(Image.fromarray(levels), corner)
+    return found
+
+
+def _finite(strip: Image.Image) -> NDArray[np.float64]:
+    return np.nan_to_num(np.asarray(strip).astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
+
+
+def _declared_range(image: Image.Image) -> tuple[float, float] | None:
+    """Black and white of grey levels in a TIFF as its tags say them; None where they do not. Of integers, white is all
+    ones in as many bits as the greatest value takes: some programs write the greatest of this very image."""
+    if not (image.mode.startswith("I") or image.mode == "F"):
+        return None
+    try:
+        tags = dict(getattr(image, "tag_v2", {}))
+    except Exception:  # broken metadata says nothing about the pixels
+        return None
+
+    def number(tag: int) -> float | None:
+        value = tags.get(tag)
+        value = value[0] if isinstance(value, tuple) and value else value
+        return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+    low, high = number(_SMIN) or 0.0, number(_SMAX)
+    if image.mode != "F":
+        high, bits = high or number(_MAX), number(_BITS) or 16.0
+        if high is None and bits < 16:
+            high = 2.0**bits - 1
+        if high is not None and low >= 0:
+            low, high = 0.0, 2.0 ** max(8, int(high).bit_length()) - 1
+    return (low, high) if high is not None and low < high else None
+
+
+def _assumed_range(image: Image.Image, kind: str | None, name: str) -> tuple[float, float]:
+    """0 to 1 for floats, 0 to 65535 for 16 bits, and for integers of 32 bits 0 to 255 or to 65535, whichever holds
+    them; beyond that, nobody can know what is white."""
+    low, high = math.inf, -math.inf
+    for _, strip in _strips(image):
+        values = _finite(strip)
+        low, high = min(low, float(values.min())), max(high, float(values.max()))
+    if image.mode.startswith("I;16"):
+        if 0 < high < 4096:
+            log_once(
+                f"{name}: its 16-bit values reach only {high:,.0f}, so it is nearly black, as others like it will be; "
+                "if they have fewer bits, a TIFF's tag MaxSampleValue must say so."
+            )
+        return 0.0, 65535.0
+    of_16_bits = kind in ("PPM", "PNG")  # which Pillow gives as integers of 32 bits
+    whites = (1.0,) if image.mode == "F" else (65535.0,) if of_16_bits else (255.0, 65535.0)
+    white = next((white for white in whites if low >= 0 and high <= white), None)
+    if white is None:
+        what = "floating-point values" if image.mode == "F" else "32-bit values"
+        raise ImageError(
+            name,
+            f"{what} from {low:g} to {high:g}, and nothing says which is white; scale them to 0 to {whites[-1]:g}, or "
+            "write a TIFF with the tags SMinSampleValue and SMaxSampleValue.",
+        )
+    return 0.0, white

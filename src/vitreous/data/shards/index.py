@@ -84,7 +84,7 @@ def join_rows(parts: Sequence[ShardRows]) -> ShardRows:
 class ShardIndex:
     """All shards of a dataset."""
 
-    places: tuple[str, ...]  # path or address of each
+    urls: tuple[str, ...]  # path or address of each
     shards: tuple[Shard, ...]
     classes: tuple[str, ...]
     rows: ShardRows
@@ -106,11 +106,11 @@ def write_index(index: ShardIndex, path: Path) -> str:
     return json.dumps({**fields, "shards": shards}, indent=1) + "\n"
 
 
-def read_index(page: IndexPage, path: Path, places: tuple[str, ...], where: str) -> ShardIndex:
+def read_index(page: IndexPage, path: Path, urls: tuple[str, ...], where: str) -> ShardIndex:
     """The index that a page and a file of rows make up, found to be whole; `where` is what errors call the page."""
     if sha256_file(path) != page.rows_sha256:
         raise UserError(f"{path}: damaged or changed since it was written; restore it from a copy.")
-    index = ShardIndex(places, page.shards, page.classes, load_rows(path), page.skipped)
+    index = ShardIndex(urls, page.shards, page.classes, load_rows(path), page.skipped)
     if rows_note(path) != _described(page.shards, page.classes):
         raise UserError(f"{where}: damaged or changed since it was written; restore it from a copy.")
     check_rows(index, where)
@@ -183,7 +183,7 @@ def rows_note(path: Path) -> str:
 
 
 def check_rows(index: ShardIndex, where: object) -> None:
-    """Refuse rows that do not fit the shards: another number of them, or places beyond the end of a shard."""
+    """Refuse rows that do not fit the shards: another number of them, or images beyond the end of a shard."""
     rows, counts = index.rows, [shard.images for shard in index.shards]
     blob, ends = rows.names.arrays()
     total = sum(counts)

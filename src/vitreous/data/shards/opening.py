@@ -14,6 +14,7 @@ import numpy as np
 
 from vitreous.data.folder import entries, has_images
 from vitreous.data.shards.index import INDEX, ROWS, IndexPage, ShardIndex, parse_index, read_index
+from vitreous.data.shards.prefetch import map_in_threads
 from vitreous.data.shards.reading import beside, is_address, list_cloud, read_range, stat_file, without_query
 from vitreous.data.shards.scan import file_name, scan_shards
 from vitreous.data.shards.source import ShardSource
@@ -172,17 +173,18 @@ def _packed(folder: str) -> ShardIndex:
     """The index that `vitreous data pack` wrote, with its rows, found to be whole."""
     where = beside(folder, INDEX)
     page = parse_index(_text(where), where)
-    places = tuple(beside(folder, shard.file) for shard in page.shards)
+    urls = tuple(beside(folder, shard.file) for shard in page.shards)
     rows = beside(folder, ROWS)
     if is_address(folder):
-        return read_index(page, _fetched_rows(rows, page), places, where)
+        return read_index(page, _fetched_rows(rows, page), urls, where)
     if not Path(rows).is_file():
         raise UserError(f"{rows}: missing; restore it from a copy, or pack the data again.")
-    index = read_index(page, Path(rows), places, where)
-    for place, shard in zip(places, page.shards, strict=True):  # at once, not when its images are read
-        if (found := stat_file(place).size) != shard.bytes:
+    index = read_index(page, Path(rows), urls, where)
+    versions = map_in_threads(stat_file, urls)  # now, not when their images are read
+    for url, shard, version in zip(urls, page.shards, versions, strict=True):
+        if (found := version.size) != shard.bytes:
             cut = "cut short" if found < shard.bytes else "changed"
-            raise UserError(f"{place}: {cut}, it has {found:,} bytes and had {shard.bytes:,}; restore it from a copy.")
+            raise UserError(f"{url}: {cut}, it has {found:,} bytes and had {shard.bytes:,}; restore it from a copy.")
     return index
 
 

@@ -1,4 +1,6 @@
-"""Images fetched from afar before they are needed, several at once: an answer's way takes longer than its bytes."""
+"""Images fetched from afar before they are needed, several at once: an answer's way takes longer than its bytes.
+
+What must be asked of each of many shards, here or afar, is asked of several at once too (`map_in_threads`)."""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ R = TypeVar("R")
 class Piece(NamedTuple):
     """Some bytes of a shard."""
 
-    place: str
+    url: str
     start: int
     length: int
     size: int  # of the whole shard
@@ -36,16 +38,16 @@ def fetch_ahead(pieces: Iterable[Piece], keep_pending: bool = False) -> None:
 
     keep_pending: what was to be read before still is; else that is forgotten.
     """
-    _fetcher(os.getpid()).expect([piece for piece in pieces if is_address(piece.place)], keep_pending)
+    _fetcher(os.getpid()).expect([piece for piece in pieces if is_address(piece.url)], keep_pending)
 
 
 def read_piece(piece: Piece) -> bytes:
     """Its bytes, fewer where the shard ends before."""
-    return _fetcher(os.getpid()).read(piece) if is_address(piece.place) else read_range(*piece)
+    return _fetcher(os.getpid()).read(piece) if is_address(piece.url) else read_range(*piece)
 
 
-def map_far(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-    """What the function gives for each item, in order; as many at once as there may be connections."""
+def map_in_threads(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
+    """What the function gives for each item, in order; `CONNECTIONS` at once."""
     threads, waiting = _Threads(), deque[Future[R]]()
 
     def compute(item: T, future: Future[R]) -> None:

@@ -36,7 +36,7 @@ retry = RetryPolicy()
 
 
 class FileVersion(NamedTuple):
-    """What a place says of its file."""
+    """What a disk or a server says of a file."""
 
     size: int
     tag: str  # what changes with the file: its time of change, or a server's tag
@@ -46,57 +46,57 @@ def is_address(text: str) -> bool:
     return "://" in text
 
 
-def without_query(place: str) -> str:
+def without_query(url: str) -> str:
     """An address up to its question mark; in the name of a file that is a letter like any other."""
-    return place.partition("?")[0] if is_address(place) else place
+    return url.partition("?")[0] if is_address(url) else url
 
 
-def beside(place: str, name: str) -> str:
+def beside(url: str, name: str) -> str:
     """The file of this name in a folder, or below an address."""
-    return f"{place.rstrip('/')}/{name}" if is_address(place) else str(Path(place) / name)
+    return f"{url.rstrip('/')}/{name}" if is_address(url) else str(Path(url) / name)
 
 
-def stat_file(place: str) -> FileVersion:
+def stat_file(url: str) -> FileVersion:
     """Of a server: what its first byte comes with. If it changes the file later, that is noticed."""
-    if is_web(place):
-        _versions.pop(place, None)
-        return _with_retries(place, 0, 1)[1]
-    if is_address(place):
-        files, path = _open_cloud(place)
-        found = _cloud_answer(place, lambda: files.info(path))
+    if is_web(url):
+        _versions.pop(url, None)
+        return _with_retries(url, 0, 1)[1]
+    if is_address(url):
+        files, path = _open_cloud(url)
+        found = _ask_cloud(url, lambda: files.info(path))
         return FileVersion(int(found["size"]), str(next((found[key] for key in CLOUD_TAGS if found.get(key)), "")))
-    with open_input(Path(place)) as file:
+    with open_input(Path(url)) as file:
         status = os.fstat(file.fileno())
         return FileVersion(status.st_size, str(status.st_mtime_ns))
 
 
-def read_range(place: str, start: int, length: int, size: int | None = None) -> bytes:
+def read_range(url: str, start: int, length: int, size: int | None = None) -> bytes:
     """So many bytes from `start` on, fewer only where the file ends.
 
     size: bytes that the file must have in all, where that is known and costs nothing to ask.
     """
-    if is_web(place):
-        content, version = _with_retries(place, start, length)
+    if is_web(url):
+        content, version = _with_retries(url, start, length)
         if size is not None and version.size != size:
             raise UserError(
-                f"{place}: has {version.size:,} bytes, and {size:,} when its index was made; make the index again."
+                f"{url}: has {version.size:,} bytes, and {size:,} when its index was made; make the index again."
             )
         return content
-    if is_address(place):
-        files, path = _open_cloud(place)
+    if is_address(url):
+        files, path = _open_cloud(url)
         extend_heartbeat(CLOUD_SECONDS)
-        return _cloud_answer(place, lambda: bytes(files.cat_file(path, start=start, end=start + length)))
-    return _opened(place).read(start, length)
+        return _ask_cloud(url, lambda: bytes(files.cat_file(path, start=start, end=start + length)))
+    return _opened(url).read(start, length)
 
 
 @contextmanager
-def reader(place: str) -> Iterator[Read]:
+def reader(url: str) -> Iterator[Read]:
     """What reads one file from its start to its end, a little at a time."""
-    if is_address(place):
-        yield _Window(lambda start, length: read_range(place, start, length), FAR_BYTES).read
+    if is_address(url):
+        yield _Window(lambda start, length: read_range(url, start, length), FAR_BYTES).read
         return
-    with open_input(Path(place)) as file:
-        yield _Window(lambda start, length: _pread(place, file.fileno(), start, length), NEAR_BYTES).read
+    with open_input(Path(url)) as file:
+        yield _Window(lambda start, length: _pread(url, file.fileno(), start, length), NEAR_BYTES).read
 
 
 class _Window:
@@ -120,38 +120,38 @@ class _Open:
     given away.
     """
 
-    def __init__(self, place: str) -> None:
-        self._place, self._handle = place, -1
-        with open_input(Path(place)) as file:
+    def __init__(self, url: str) -> None:
+        self._url, self._handle = url, -1
+        with open_input(Path(url)) as file:
             self._handle = os.dup(file.fileno())
 
     def read(self, start: int, length: int) -> bytes:
-        return _pread(self._place, self._handle, start, length)
+        return _pread(self._url, self._handle, start, length)
 
     def __del__(self) -> None:
         if self._handle >= 0:
             os.close(self._handle)
 
 
-def _opened(place: str) -> _Open:
+def _opened(url: str) -> _Open:
     """The file that has this name now; to open it anew takes longer than to read an image."""
     try:
-        status = os.stat(place)  # noqa: PTH116  it is asked for each image, and a Path takes longer to make
+        status = os.stat(url)  # noqa: PTH116  it is asked for each image, and a Path takes longer to make
     except (OSError, ValueError):
-        return _Open(place)  # which says what is wrong
-    return _kept_open(place, status.st_dev, status.st_ino)
+        return _Open(url)  # which says what is wrong
+    return _open_cached(url, status.st_dev, status.st_ino)
 
 
 @lru_cache(MAX_OPEN_FILES)
-def _kept_open(place: str, _device: int, _number: int) -> _Open:
-    return _Open(place)
+def _open_cached(url: str, _device: int, _number: int) -> _Open:
+    return _Open(url)
 
 
-def _pread(place: str, handle: int, start: int, length: int) -> bytes:
+def _pread(url: str, handle: int, start: int, length: int) -> bytes:
     try:
         return os.pread(handle, length, start)
     except OSError as error:
-        raise UserError(f"{place}: cannot be read at byte {start:,} ({reason(error)}); check the disk.") from None
+        raise UserError(f"{url}: cannot be read at byte {start:,} ({reason(error)}); check the disk.") from None
 
 
 _versions: dict[str, FileVersion] = {}
@@ -200,7 +200,7 @@ def _attempt(url: str, start: int, length: int) -> tuple[bytes, FileVersion]:
 def list_cloud(address: str) -> list[str]:
     """The addresses of the files directly below this one."""
     files, path = _open_cloud(address)
-    found = _cloud_answer(address, lambda: files.ls(path, detail=False))
+    found = _ask_cloud(address, lambda: files.ls(path, detail=False))
     return sorted(f"{address.rstrip('/')}/{name.rstrip('/').rpartition('/')[2]}" for name in found)
 
 
@@ -216,11 +216,11 @@ def _open_cloud(address: str) -> tuple[Any, str]:
             f"{address}: read with the package fsspec and that of the storage; install them, such as pip install s3fs."
         ) from None
     # fsspec keeps one of each per process, so that a forked one does not share its parent's connections
-    files, path = _cloud_answer(address, lambda: url_to_fs(address))
+    files, path = _ask_cloud(address, lambda: url_to_fs(address))
     return files, str(path)
 
 
-def _cloud_answer(address: str, ask: Callable[[], T]) -> T:
+def _ask_cloud(address: str, ask: Callable[[], T]) -> T:
     try:
         return ask()
     except Exception as error:  # each storage has errors of its own

@@ -1,7 +1,7 @@
 """The index of shards that came without one: their headers are gone through once, and the result is cached.
 
-It is found again by the places, sizes and versions of the shards, so changed shards are never read by an old index;
-where a place tells no version, none is cached.
+It is found again by the paths or addresses, sizes and versions of the shards, so changed shards are never read by an
+old index; where a server tells no version, none is cached.
 
 A sample is what webdataset takes for one: members one after the other whose names are the same up to the first dot of
 the last part. Its image is the member that is called .jpg, .png...; its label is in .cls, else in .json, as "label"
@@ -15,9 +15,8 @@ import re
 import time
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +34,7 @@ from vitreous.data.shards.index import (
     read_index,
     write_index,
 )
-from vitreous.data.shards.prefetch import map_far
+from vitreous.data.shards.prefetch import map_in_threads
 from vitreous.data.shards.reading import FileVersion, is_address, reader, stat_file, without_query
 from vitreous.data.shards.tar import Member, Read, check_size, members
 from vitreous.data.source import SPLIT_NAMES, Split, order_classes
@@ -52,32 +51,30 @@ PROGRESS_SECONDS = 10.0  # after which it is said how far the scan is
 _SAMPLE = re.compile(r"((?:.*/)?[^./][^.]*)\.([^/]+)", re.DOTALL)
 _META = re.compile(r"__[^/]*__(?:/|$)")
 
-
-T = TypeVar("T")
 Sample = tuple[Member, str | None]  # an image, and its label if it has one
 
 
-def scan_shards(places: Sequence[str]) -> ShardIndex:
+def scan_shards(urls: Sequence[str]) -> ShardIndex:
     """The index of these shards, in the order given, from the cache where they were scanned before.
 
-    Classes are called by what .cls says: numbers, or names. Far shards are scanned several at once.
+    Classes are called by what .cls says: numbers, or names. Several shards are scanned at once.
     """
-    versions = list(_map(stat_file, places))
-    if (cached := _load_index(places, versions)) is not None:
+    versions = list(map_in_threads(stat_file, urls))
+    if (cached := _load_index(urls, versions)) is not None:
         return cached
-    sizes = dict(zip(places, (version.size for version in versions), strict=True))
+    sizes = dict(zip(urls, (version.size for version in versions), strict=True))
 
-    def scan(place: str) -> tuple[list[Sample], Counter[str]]:
+    def scan(url: str) -> tuple[list[Sample], Counter[str]]:
         skipped_here = Counter[str]()
-        with reader(place) as read:
-            return list(_samples(place, sizes[place], read, skipped_here)), skipped_here
+        with reader(url) as read:
+            return list(_samples(url, sizes[url], read, skipped_here)), skipped_here
 
     offset, length, label, names = array("q"), array("i"), array("i"), Names()
     numbers: dict[str, int] = {}  # of each label, in the order in which they were found
     shards, skipped, told = list[Shard](), Counter[str](), time.monotonic()
-    for place, (samples, skipped_here) in zip(places, _map(scan, places), strict=True):
+    for url, (samples, skipped_here) in zip(urls, map_in_threads(scan, urls), strict=True):
         if time.monotonic() > told + PROGRESS_SECONDS:
-            log.info(f"{len(shards):,} of {len(places):,} shards are indexed, which is done once.")
+            log.info(f"{len(shards):,} of {len(urls):,} shards are indexed, which is done once.")
             told = time.monotonic()
         skipped += skipped_here
         for image, text in samples:
@@ -85,25 +82,20 @@ def scan_shards(places: Sequence[str]) -> ShardIndex:
             length.append(image.size)
             names.append(image.name)
             label.append(-1 if text is None else numbers.setdefault(text, len(numbers)))
-        name = file_name(place)
-        shards.append(Shard(name, split_of(name), sizes[place], len(samples)))
+        name = file_name(url)
+        shards.append(Shard(name, split_of(name), sizes[url], len(samples)))
     if not len(names):
-        raise UserError(f"{places[0]}: no images in it, nor in the {len(places) - 1:,} shards after it; check them.")
+        raise UserError(f"{urls[0]}: no images in it, nor in the {len(urls) - 1:,} shards after it; check them.")
     classes = order_classes(numbers) if numbers else ()
     number = {name: number for number, name in enumerate(classes)}
     ordered = np.array([*(number[name] for name in numbers), -1], dtype=np.int32)
     offsets: NDArray[np.int64] = np.frombuffer(offset, dtype=np.int64)
     lengths: NDArray[np.int32] = np.frombuffer(length, dtype=np.int32)
     rows = ShardRows(offsets, lengths, ordered[np.frombuffer(label, dtype=np.int32)], names)
-    index = ShardIndex(tuple(places), tuple(shards), classes, rows, dict(skipped))
-    check_rows(index, places[0])
+    index = ShardIndex(tuple(urls), tuple(shards), classes, rows, dict(skipped))
+    check_rows(index, urls[0])
     _store_index(index, versions)
     return index
-
-
-def _map(function: Callable[[str], T], places: Sequence[str]) -> Iterable[T]:
-    """For each place in order, several far ones at once."""
-    return map_far(function, places) if any(map(is_address, places)) else map(function, places)
 
 
 def split_of(name: str) -> Split:
@@ -112,8 +104,8 @@ def split_of(name: str) -> Split:
     return next((SPLIT_NAMES[word] for word in words if word in SPLIT_NAMES), "train")
 
 
-def file_name(place: str) -> str:
-    return without_query(place).replace("\\", "/").rstrip("/").rpartition("/")[2]
+def file_name(url: str) -> str:
+    return without_query(url).replace("\\", "/").rstrip("/").rpartition("/")[2]
 
 
 def _samples(shard: str, size: int, read: Read, skipped: Counter[str]) -> Iterator[Sample]:
@@ -157,13 +149,13 @@ def _described(shard: str, member: Member | None, read: Read) -> str | None:
     )
 
 
-def _load_index(places: Sequence[str], versions: Sequence[FileVersion]) -> ShardIndex | None:
-    entry = _entry(places, versions)
+def _load_index(urls: Sequence[str], versions: Sequence[FileVersion]) -> ShardIndex | None:
+    entry = _entry(urls, versions)
     try:
         if entry is None or not entry.is_dir():
             return None
         page = parse_index(read_text(entry / INDEX), str(entry / INDEX))
-        index = read_index(page, entry / ROWS, tuple(places), str(entry / INDEX))
+        index = read_index(page, entry / ROWS, tuple(urls), str(entry / INDEX))
     except (UserError, OSError):
         return None
     mark_used(entry)
@@ -172,7 +164,7 @@ def _load_index(places: Sequence[str], versions: Sequence[FileVersion]) -> Shard
 
 def _store_index(index: ShardIndex, versions: Sequence[FileVersion]) -> None:
     """Cache an index; where that is impossible, it is made again the next time."""
-    if (entry := _entry(index.places, versions)) is None:
+    if (entry := _entry(index.urls, versions)) is None:
         return
     try:
         remove_folder(entry)  # a damaged one
@@ -185,8 +177,8 @@ def _store_index(index: ShardIndex, versions: Sequence[FileVersion]) -> None:
         evict(except_for=entry)
 
 
-def _entry(places: Sequence[str], versions: Sequence[FileVersion]) -> Path | None:
+def _entry(urls: Sequence[str], versions: Sequence[FileVersion]) -> Path | None:
     if not all(version.tag for version in versions):
         return None
-    absolute = [place if is_address(place) else str(Path(place).absolute()) for place in places]
+    absolute = [url if is_address(url) else str(Path(url).absolute()) for url in urls]
     return cache_path("shards", cache_key("shards", absolute, versions))

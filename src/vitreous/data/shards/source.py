@@ -41,7 +41,7 @@ class ShardSource(Source):
         return len(self.index.rows.length)
 
     def name(self, index: int) -> str:
-        return f"{self.index.places[self._shard(index)]}#{self.key(index)}"
+        return f"{self.index.urls[self._shard(index)]}#{self.key(index)}"
 
     def key(self, index: int) -> str:
         """As the image was called when it was packed."""
@@ -58,9 +58,9 @@ class ShardSource(Source):
         rows, piece = self.index.rows, self._piece(index)
         block = read_piece(piece)
         try:
-            _, _, size = parse_header(piece.place, piece.start, block[:BLOCK])
+            _, _, size = parse_header(piece.url, piece.start, block[:BLOCK])
         except UserError as error:
-            raise ImageError(self.name(index), str(error).removeprefix(f"{piece.place}: ")) from None
+            raise ImageError(self.name(index), str(error).removeprefix(f"{piece.url}: ")) from None
         content, offset, length = block[BLOCK:], piece.start + BLOCK, piece.length - BLOCK
         if size != length or len(content) != length:
             why = (
@@ -102,14 +102,14 @@ class ShardSource(Source):
         """Of each shard whose SHA-256 is not that of the index, what is wrong with it."""
         found = {}
         for number in np.unique(np.searchsorted(self._starts, self._rows, side="right") - 1).tolist():
-            place, shard = self.index.places[number], self.index.shards[number]
+            url, shard = self.index.urls[number], self.index.shards[number]
             if shard.sha256 is None:
                 continue
             digest = sha256()
             for start in range(0, shard.bytes, PIECE):
-                digest.update(read_range(place, start, min(PIECE, shard.bytes - start), shard.bytes))
+                digest.update(read_range(url, start, min(PIECE, shard.bytes - start), shard.bytes))
             if digest.hexdigest() != shard.sha256:
-                found[place] = "damaged or changed, its SHA-256 is not the one in its index; restore it from a copy."
+                found[url] = "damaged or changed, its SHA-256 is not the one in its index; restore it from a copy."
         return found
 
     def _shard(self, index: int) -> int:
@@ -118,4 +118,4 @@ class ShardSource(Source):
     def _piece(self, index: int) -> Piece:
         row, shard = int(self._rows[index]), self._shard(index)
         start, length = int(self.index.rows.offset[row]) - BLOCK, int(self.index.rows.length[row])
-        return Piece(self.index.places[shard], start, BLOCK + length, self.index.shards[shard].bytes)
+        return Piece(self.index.urls[shard], start, BLOCK + length, self.index.shards[shard].bytes)
