@@ -30,7 +30,7 @@ from vitreous import pack_data
 from vitreous.config.data import Augment, Preprocess
 from vitreous.data.loader import Loader
 from vitreous.data.opening import open_data
-from vitreous.data.shards.tar import BLOCK, END, padded, written_member
+from vitreous.data.shards.tar import BLOCK, END, encode_member, padded
 from vitreous.data.source import Source
 from vitreous.storage.files import fsync_folder
 
@@ -177,7 +177,7 @@ def synthetic_shards(images: int) -> Iterator[Path]:
                 name = f"n{number % 1000:08d}/n{number % 1000:08d}_{number:08d}"
                 file.write(_header(f"{name}.jpg", IMAGE))
                 file.seek(padded(IMAGE), os.SEEK_CUR)
-                file.write(b"".join(written_member(f"{name}.cls", str(number % 1000).encode())))
+                file.write(b"".join(encode_member(f"{name}.cls", str(number % 1000).encode())))
             file.write(bytes(END))
         for shard in range(1, images // PER_SHARD):
             os.link(first, folder / f"train-{shard:06d}.tar")

@@ -14,7 +14,7 @@ from vitreous.data.corrupt import (
     DISK,
     MOTION,
     STRENGTHS,
-    Corrupting,
+    CorruptionMaker,
     affine_back,
     corrupt,
     disk,
@@ -335,8 +335,8 @@ def test_a_image_meets_the_same_chance_wherever_it_is(tmp_path):
         Image.fromarray(make_image(ord(name)).transpose(1, 2, 0)).save(tmp_path / f"{name}.png")
     source = FolderSource(tmp_path, Names(["a.png", "b.png", "c.png"]), np.zeros(3, np.int64), ("x",))
     preprocess = Preprocess(size=(32, 32))
-    whole = Corrupting(source, preprocess, ("shot noise", "snow"), (1, 4), 0).make(2).views
-    alone = Corrupting(source.subset([2]), preprocess, ("snow",), (4,), 0).make(0).views
+    whole = CorruptionMaker(source, preprocess, ("shot noise", "snow"), (1, 4), 0).make(2).views
+    alone = CorruptionMaker(source.subset([2]), preprocess, ("snow",), (4,), 0).make(0).views
     assert whole is not None
     assert alone is not None
     assert whole.shape == (5, 3, 32, 32)

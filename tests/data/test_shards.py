@@ -401,8 +401,8 @@ def synthetic(counts, rows=None):
     data=st.data(),
 )
 def test_an_order_has_every_image_once(monkeypatch, counts, buffer, together, seed, epoch, data):
-    monkeypatch.setattr(shard_source, "BUFFER", buffer)
-    monkeypatch.setattr(shard_source, "TOGETHER", together)
+    monkeypatch.setattr(shard_source, "SHUFFLE_BUFFER", buffer)
+    monkeypatch.setattr(shard_source, "INTERLEAVED_SHARDS", together)
     rows = data.draw(st.permutations(range(sum(counts))).map(lambda p: np.array(p[: max(1, len(p) // 2)])))
     for source in (synthetic(counts), synthetic(counts, rows)):
         order = source.order(seed, epoch)
@@ -423,7 +423,9 @@ def test_an_order_is_nearly_sequential_and_mixes_shards():
         cut = int(np.argmax(np.diff(places) < -2500)) + 1  # where a shard that the epoch's end cuts in two goes on
         wrapped = np.concatenate([places[cut:], places[:cut]]) if (np.diff(places) < -2500).any() else places
         back = np.maximum.accumulate(wrapped) - wrapped
-        assert back.max() <= shard_source.BUFFER / shard_source.TOGETHER + 1, "a shard is read from start to end"
+        assert back.max() <= shard_source.SHUFFLE_BUFFER / shard_source.INTERLEAVED_SHARDS + 1, (
+            "a shard is read from start to end"
+        )
         assert back.max() > 0
 
 
@@ -438,7 +440,7 @@ def test_few_images_are_shuffled_as_from_a_folder(packed, folder):
 @given(batch_size=st.integers(3, 12), seed=st.integers(0, 2**31), epoch=st.integers(0, 9))
 def test_no_image_is_lost_or_doubled_in_an_epoch(packed, monkeypatch, processes, workers, batch_size, seed, epoch):
     """Of what is trained on, only what fills no batch is left out; of what is evaluated, nothing is."""
-    monkeypatch.setattr(shard_source, "BUFFER", 8)
+    monkeypatch.setattr(shard_source, "SHUFFLE_BUFFER", 8)
     source = open_data(packed.folder).train
     for augment, expected in ((Augment(), 36 // batch_size * batch_size), (None, 36)):
         seen = []

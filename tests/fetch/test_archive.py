@@ -123,7 +123,7 @@ def test_links_in_a_zip(tmp_path, folder):
 
 
 def test_a_bomb_is_stopped(tmp_path, folder, monkeypatch, subtests):
-    monkeypatch.setattr(archive, "SPARE", 1_000_000)
+    monkeypatch.setattr(archive, "SPARE_BYTES", 1_000_000)
     path, zeros = tmp_path / "x", bytes(10_000_000)
     for kind in ("tar", "zip", "gzip"):
         with subtests.test(kind):

@@ -11,7 +11,7 @@ import pytest
 from support.colours import make_bundle, make_images
 from vitreous import UserError
 from vitreous.callbacks import Callbacks
-from vitreous.data.corrupt import CORRUPTIONS, Corrupting
+from vitreous.data.corrupt import CORRUPTIONS, CorruptionMaker
 from vitreous.evaluation.corruptions import judge_corruptions
 from vitreous.inference import corruptions
 from vitreous.inference.opening import open_engine
@@ -58,7 +58,7 @@ def test_it_agrees_with_evaluation_and_prediction(bundle, tmp_path):
     from vitreous.data.folder import open_folder
 
     source = open_folder(data).train
-    making = Corrupting(source, bundle.preprocess, ("contrast",), (5,), 0)
+    making = CorruptionMaker(source, bundle.preprocess, ("contrast",), (5,), 0)
     views = [making.make(index).views[1].transpose(1, 2, 0) for index in range(15)]
     names = [source.classes[label] for label in source.labels]
     said = predict(mixed, views)

@@ -182,7 +182,7 @@ def test_shards_that_came_while_it_waited_for_its_turn_are_not_replaced(place, t
 PROGRAM = """
 import vitreous
 from vitreous.data.shards import source
-source.BUFFER = 6
+source.SHUFFLE_BUFFER = 6
 changes = {{"batch_size": "4", "save_seconds": "0", "model.width": 16, "model.heads": 2}}
 vitreous.fit({data!r}, model="N/4@16", epochs=1, out=out, workers=2, overrides=changes)
 """
@@ -190,5 +190,7 @@ vitreous.fit({data!r}, model="N/4@16", epochs=1, out=out, workers=2, overrides=c
 
 @pytest.mark.slow
 def test_a_training_on_shards_that_is_killed_ends_with_the_same_bits(processes, place, tmp_path, monkeypatch):
-    monkeypatch.setattr("vitreous.data.shards.source.BUFFER", 6)  # the program sets it, too: it is set back here
+    monkeypatch.setattr(
+        "vitreous.data.shards.source.SHUFFLE_BUFFER", 6
+    )  # the program sets it, too: it is set back here
     check_killed_and_resumed(processes, PROGRAM.format(data=str(place / "shards")), tmp_path)

@@ -33,7 +33,7 @@ from vitreous.data.view import Sample, read_for_view
 from vitreous.memory import available_memory
 
 MAX_BATCH_SIDE = 64  # inputs up to this many pixels a side are made a batch at a time
-UNCUT = (0.0, 0.0, 1.0, 1.0)
+FULL_BOX = (0.0, 0.0, 1.0, 1.0)
 MAX_CACHE_BYTES = 2**30
 
 # `vitreous.data.batch.ViewBatch` as arrays: images (B, V, C, H, W) uint8 or floats from 0 to 255, boxes, flips.
@@ -130,22 +130,22 @@ class ImageMaker:
         for at in chain(range(index, len(self.source)), range(index)) if replace else (index,):
             try:
                 if self.transforms.augment is None or epoch is None:
-                    return at, self._plain(at)
-                return at, self._varied(at, epoch)
+                    return at, self._eval_views(at)
+                return at, self._train_views(at, epoch)
             except ImageError as error:
                 unreadable[at] = error.reason
             if len(unreadable) > self.max_unreadable:
                 break
         return None
 
-    def _varied(self, index: int, epoch: int) -> dict[str, list[Cut]]:
+    def _train_views(self, index: int, epoch: int) -> dict[str, list[Cut]]:
         t = self.transforms
         assert t.augment is not None
         known = self.cache.get(index)
         pixels = self._shrunk(index) if known is None else known[0]
         return cut_views(pixels, t.preprocess, t.augment, t.views, seed=t.seed, epoch=epoch, index=index)
 
-    def _plain(self, index: int) -> dict[str, list[Cut]]:
+    def _eval_views(self, index: int) -> dict[str, list[Cut]]:
         """The view of evaluation, which its cache keeps; a training's cache keeps the image that it was cut from."""
         p = self.transforms.preprocess
         known = self.cache.get(index) if self.transforms.augment is None else None
@@ -170,7 +170,7 @@ class ImageMaker:
             channels = self.transforms.preprocess.channels
             image = self.source.read(index, channels=channels, at_least=self.stored_side)
         pixels = shrink(image, self.stored_side)
-        self.cache.put(index, pixels, UNCUT)
+        self.cache.put(index, pixels, FULL_BOX)
         return pixels
 
     @property

@@ -311,7 +311,7 @@ def stream(seed: int, kind: str, key: str) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=int.from_bytes(blake2b(text, digest_size=16).digest(), "little")))
 
 
-class Corrupted(NamedTuple):
+class CorruptedViews(NamedTuple):
     """One image, as it is and in all corruptions."""
 
     views: Levels | None
@@ -320,7 +320,7 @@ class Corrupted(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Corrupting:
+class CorruptionMaker:
     """Makes the views of single images, in whichever process."""
 
     source: Source
@@ -329,11 +329,11 @@ class Corrupting:
     strengths: Sequence[int]
     seed: int
 
-    def make(self, index: int) -> Corrupted:
+    def make(self, index: int) -> CorruptedViews:
         try:
             view = make_view(Sample(self.source, index), self.preprocess).numpy()
         except ImageError as error:
-            return Corrupted(None, error.reason)
+            return CorruptedViews(None, error.reason)
         key = self.source.key(index)
         made = [corrupt(view, kind, k, stream(self.seed, kind, key)) for kind in self.kinds for k in self.strengths]
-        return Corrupted(np.stack([view, *made]))
+        return CorruptedViews(np.stack([view, *made]))

@@ -144,7 +144,7 @@ def difference_hash(image: Image.Image) -> int:
     return int.from_bytes(np.packbits(bits).tobytes(), "big")
 
 
-def connected(pairs: Iterable[tuple[int, int]]) -> list[list[int]]:
+def connected_groups(pairs: Iterable[tuple[int, int]]) -> list[list[int]]:
     """Pairs joined to groups of all that are connected, in order."""
     leader: dict[int, int] = {}
 

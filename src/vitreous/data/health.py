@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from vitreous.data.decode import NO_END, ImageError
-from vitreous.data.duplicates import Located, connected, difference_hash, group_equal, near_pairs
+from vitreous.data.duplicates import Located, connected_groups, difference_hash, group_equal, near_pairs
 from vitreous.data.source import Data, Source
 
 THUMBNAIL = 16
@@ -100,7 +100,7 @@ def inspect_data(data: Data, progress: Callable[[int, int], None] | None = None)
         np.array([seen[i].hash for i in distinct], dtype=np.uint64),
         np.stack([seen[i].thumbnail for i in distinct]) if distinct else np.empty((0, 1), np.uint8),
     )
-    near = connected((distinct[a], distinct[b]) for a, b in pairs)
+    near = connected_groups((distinct[a], distinct[b]) for a, b in pairs)
     sizes = np.array([one.size for one in seen], dtype=np.int64).reshape(-1, 2)
     unended = [data.splits[one.located[0]].name(one.located[1]) for one in seen if not one.ended]
     notes = [f"{len(unended):,} JPEG without the end marker, read all the same: {', '.join(unended[:3])}."]

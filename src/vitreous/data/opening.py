@@ -33,17 +33,12 @@ log = logging.getLogger("vitreous")
 
 BUILTIN = "builtin"
 
-# Readers by what a file is called, in lower case; and of folders, in this order: None where it is of another kind.
+# By the suffix of a file, in lower case.
 FILE_READERS: dict[str, Callable[[Path], Data]] = {
     ".csv": open_list,
     ".jsonl": open_list,
     ".ndjson": open_list,
     ".npz": open_npz,
-}
-FOLDER_READERS: dict[str, Callable[[Path, bool], Data | None]] = {
-    "a dataset of the table, or VTAB's lists": lambda folder, labelled: open_dataset_folder(folder),
-    "CIFAR or idx files": lambda folder, labelled: open_packed_folder(folder),
-    "image files": lambda folder, labelled: open_folder(folder) if labelled else open_unlabelled_folder(folder),
 }
 
 
@@ -73,9 +68,9 @@ def open_data(path: str | Path, *, labelled: bool = True) -> Data:
             raise UserError(f"{str(path)!a}: cannot be read ({error}); check the path.") from None
         if kind == "file" and (reader := FILE_READERS.get(path.suffix.lower())):
             return reader(path)
-        for open_kind in FOLDER_READERS.values() if kind == "folder" else ():
-            if (found := open_kind(path, labelled)) is not None:
-                return found
+        if kind == "folder":
+            known = open_dataset_folder(path) or open_packed_folder(path)
+            return known or (open_folder(path) if labelled else open_unlabelled_folder(path))
         what = "not a known kind of data" if kind == "file" else f"this is a {kind}, not data"
         raise UserError(f"{path}: {what}; give a folder, a .csv, a .jsonl or an .npz file.")
     except PermissionError as error:

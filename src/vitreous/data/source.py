@@ -22,6 +22,7 @@ from vitreous.data.rng import SUBSET_EPOCH, Index, permutation
 from vitreous.errors import UserError
 
 Split = Literal["train", "val", "test"]
+SPLITS: tuple[Split, ...] = ("train", "val", "test")
 Labels = NDArray[np.int64]
 Probabilities = NDArray[np.float32]
 
@@ -228,8 +229,7 @@ class Data:
     notes: tuple[str, ...] = field(default=())
 
     def __post_init__(self) -> None:
-        order: tuple[Split, ...] = ("train", "val", "test")
-        object.__setattr__(self, "splits", {name: self.splits[name] for name in order if name in self.splits})
+        object.__setattr__(self, "splits", {name: self.splits[name] for name in SPLITS if name in self.splits})
 
     @property
     def train(self) -> Source:

@@ -85,10 +85,10 @@ class WorkerPool(Generic[Task, Result]):
         rest, begun = deque(tasks), deque[int]()
         try:
             while rest or begun:
-                self._hand_out(rest, begun)
+                self._dispatch(rest, begun)
                 while not begun or self._results[begun[0]] is None:
                     self._receive()
-                    self._hand_out(rest, begun)
+                    self._dispatch(rest, begun)
                 made = self._results.pop(begun.popleft())
                 assert made is not None
                 yield made
@@ -107,7 +107,7 @@ class WorkerPool(Generic[Task, Result]):
             self._again += worker.tasks.items()
         _end(self._workers)
 
-    def _hand_out(self, rest: deque[Task], begun: deque[int]) -> None:
+    def _dispatch(self, rest: deque[Task], begun: deque[int]) -> None:
         """Give the least busy processes as much to do as they may have; first what others left undone. Nothing new
         while many results wait for an older one: if its process hangs, the others have to fall silent, for only then
         are they looked at."""
@@ -142,7 +142,7 @@ class WorkerPool(Generic[Task, Result]):
             try:
                 number, content = pickle.loads(worker.link.recv_bytes())
             except (EOFError, OSError):
-                self._bury(worker)
+                self._forget_dead(worker)
                 continue
             self._deaths = 0
             del worker.tasks[number]
@@ -152,7 +152,7 @@ class WorkerPool(Generic[Task, Result]):
                 raise content
             self._results[number] = content
 
-    def _bury(self, dead: _Worker) -> None:
+    def _forget_dead(self, dead: _Worker) -> None:
         """Leave to others what a dead process had to do: the same bits, for they do not depend on who makes them."""
         self._workers.remove(dead)
         how = dead.end()
@@ -191,7 +191,7 @@ class _Worker:
         link, far = _PROCESSES.Pipe()
         silent_until = _PROCESSES.RawValue("d", 0.0)
         task = (make, far, link, os.getpid(), silent_until)
-        process = _PROCESSES.Process(target=_serve, args=task, daemon=True)
+        process = _PROCESSES.Process(target=_work, args=task, daemon=True)
         try:
             with _signals_waiting():
                 process.start()
@@ -259,11 +259,11 @@ def _signals_waiting() -> Iterator[None]:
 # In the process
 
 
-def _serve(make: Callable[[Any], Any], link: Connection, far: Connection, parent: int, silent_until: Any) -> None:
+def _work(make: Callable[[Any], Any], link: Connection, far: Connection, parent: int, silent_until: Any) -> None:
     global _silent_until
     far.close()
     _silent_until = silent_until
-    _belong_to(parent)
+    _die_with(parent)
     torch.set_num_threads(1)
     os.nice(5)  # the processor only when training leaves it
     results: SimpleQueue[bytes] = SimpleQueue()
@@ -275,7 +275,7 @@ def _serve(make: Callable[[Any], Any], link: Connection, far: Connection, parent
     os._exit(0)
 
 
-def _belong_to(parent: int) -> None:
+def _die_with(parent: int) -> None:
     """Leave it to the parent to heed signals, which a whole group gets, and die when it does."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)

@@ -21,21 +21,24 @@ from vitreous.data.unpack import GzipReader
 from vitreous.errors import UserError
 from vitreous.inputs import format_bytes, open_input
 
-PIECE = 2**20
+CHUNK_BYTES = 2**20
 MAX_FILES = 4_000_000  # names in one archive; ImageNet has 1.3 million
-SPARE, TIMES = 100 * 10**6, 4  # an archive of n bytes may hold `SPARE` and `TIMES` x n, unless the table says more
-_LEFT_BY_A_SYSTEM = re.compile(r"(^|/)(__MACOSX|\._[^/]*|\.DS_Store)(/|$)")
+SPARE_BYTES, MAX_EXPANSION = (
+    100 * 10**6,
+    4,
+)  # an archive of n bytes may hold `SPARE_BYTES` and `MAX_EXPANSION` x n, unless the table says more
+_SYSTEM_FILES = re.compile(r"(^|/)(__MACOSX|\._[^/]*|\.DS_Store)(/|$)")
 _TARS = (".tar", ".tar.gz", ".tgz")
 
 ByteProgress = Callable[[int], None]
 
 
-class Allowance:
+class Quota:
     """How much an archive may still write; more is refused."""
 
     def __init__(self, path: Path, most: int | None, progress: ByteProgress | None = None) -> None:
         self.path = path
-        self._most = SPARE + TIMES * path.stat().st_size if most is None else most
+        self._most = SPARE_BYTES + MAX_EXPANSION * path.stat().st_size if most is None else most
         self._bytes, self._files = 0, 0
         self._progress = progress
 
@@ -48,7 +51,7 @@ class Allowance:
         if self._progress is not None:
             self._progress(self._bytes)
 
-    def take_name(self) -> None:
+    def take_file(self) -> None:
         self._files += 1
         if self._files > MAX_FILES:
             raise UserError(f"{self.path}: holds more than {MAX_FILES:,} files; download it again.")
@@ -68,67 +71,67 @@ def unpack_archive(
     only: what the names that are wanted start with; () for all. nested: tars in it are unpacked too, each to a folder
     of its name. most: bytes; more than that is refused. progress: told how many bytes are written.
     """
-    allowance = Allowance(path, most, progress)
+    quota = Quota(path, most, progress)
     with open_input(path) as file, _readable(path):
         start = file.read(4)
         file.seek(0)
         if start in (b"PK\x03\x04", b"PK\x05\x06"):
-            _unpack_zip(file, folder, only, nested, allowance)
+            _unpack_zip(file, folder, only, nested, quota)
         else:
-            _unpack_tar(file, folder, only, nested, allowance)
+            _unpack_tar(file, folder, only, nested, quota)
 
 
 def unpack_gzip(path: Path, final: Path, *, most: int | None = None, progress: ByteProgress | None = None) -> None:
-    allowance = Allowance(path, most, progress)
+    quota = Quota(path, most, progress)
     with open_input(path) as file:
-        _copy(GzipReader(file, path), final, allowance)
+        _copy(GzipReader(file, path), final, quota)
 
 
-def _unpack_zip(file: IO[bytes], folder: Path, only: tuple[str, ...], nested: bool, allowance: Allowance) -> None:
+def _unpack_zip(file: IO[bytes], folder: Path, only: tuple[str, ...], nested: bool, quota: Quota) -> None:
     with zipfile.ZipFile(file) as archive:
         for member in archive.infolist():
-            allowance.take_name()
+            quota.take_file()
             kind = stat.S_IFMT(member.external_attr >> 16)
             if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
-                raise _refused(allowance.path, member.filename, "is a link or a device")
-            name = _inner_name(allowance.path, member.filename)
+                raise _refused(quota.path, member.filename, "is a link or a device")
+            name = _inner_name(quota.path, member.filename)
             if name is None or not _is_selected(name, only) or member.is_dir():
                 continue
             with archive.open(member) as content:
-                _place(content, name, folder, nested, allowance)
+                _place(content, name, folder, nested, quota)
 
 
-def _unpack_tar(file: IO[bytes], folder: Path, only: tuple[str, ...], nested: bool, allowance: Allowance) -> None:
+def _unpack_tar(file: IO[bytes], folder: Path, only: tuple[str, ...], nested: bool, quota: Quota) -> None:
     with tarfile.open(fileobj=file, mode="r|*") as archive:  # read once, from front to back
         for member in archive:
-            allowance.take_name()
+            quota.take_file()
             if not (member.isreg() or member.isdir()):
-                raise _refused(allowance.path, member.name, "is a link or a device")
-            name = _inner_name(allowance.path, member.name)
+                raise _refused(quota.path, member.name, "is a link or a device")
+            name = _inner_name(quota.path, member.name)
             if name is None or not _is_selected(name, only) or member.isdir():
                 continue
             content = archive.extractfile(member)
             assert content is not None
             with content:
-                _place(content, name, folder, nested, allowance)
+                _place(content, name, folder, nested, quota)
 
 
-def _place(content: IO[bytes], name: PurePosixPath, folder: Path, nested: bool, allowance: Allowance) -> None:
+def _place(content: IO[bytes], name: PurePosixPath, folder: Path, nested: bool, quota: Quota) -> None:
     suffix = next((end for end in _TARS if name.name.lower().endswith(end)), None)
     if nested and suffix is not None:
         inner = folder / name.with_name(name.name[: -len(suffix)])
         inner.mkdir(parents=True, exist_ok=True)
-        _unpack_tar(content, inner, (), False, allowance)
+        _unpack_tar(content, inner, (), False, quota)
     else:
         final = folder / name
         final.parent.mkdir(parents=True, exist_ok=True)
-        _copy(content, final, allowance)
+        _copy(content, final, quota)
 
 
-def _copy(content: IO[bytes] | GzipReader, final: Path, allowance: Allowance) -> None:
+def _copy(content: IO[bytes] | GzipReader, final: Path, quota: Quota) -> None:
     with final.open("wb") as file:
-        while piece := content.read(PIECE):
-            allowance.take(len(piece))
+        while piece := content.read(CHUNK_BYTES):
+            quota.take(len(piece))
             file.write(piece)
 
 
@@ -137,7 +140,7 @@ def _inner_name(path: Path, name: str) -> PurePosixPath | None:
     inner = PurePosixPath(name)
     if inner.is_absolute() or "\\" in name or "\0" in name or re.match(r"[A-Za-z]:", name) or ".." in inner.parts:
         raise _refused(path, name, "leads out of its folder")
-    return None if _LEFT_BY_A_SYSTEM.search(name) or not inner.parts else inner
+    return None if _SYSTEM_FILES.search(name) or not inner.parts else inner
 
 
 def _is_selected(name: PurePosixPath, only: tuple[str, ...]) -> bool:

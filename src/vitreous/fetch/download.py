@@ -61,7 +61,7 @@ def download(
     size: bytes that it must have, if that is known. progress: told bytes done and in all.
     """
     errors: dict[str, HttpError] = {}
-    for url in sorted(urls, key=lambda url: _known(path, url) is None):  # first what can be continued
+    for url in sorted(urls, key=lambda url: _record_of(path, url) is None):  # first what can be continued
         try:
             with readable_errors(path):
                 _fetch(url, path, size, progress, retry or RETRY)
@@ -74,16 +74,16 @@ def download(
     raise UserError(f"{why}; try again later, or put the file at {path} yourself.")
 
 
-def brought_from(path: Path) -> str | None:
+def downloaded_from(path: Path) -> str | None:
     """The address that the file was downloaded from; None for a file that somebody put there."""
-    note = _note(path)
+    note = _read_record(path)
     return note.url if note is not None and note.finished == path.stat().st_mtime_ns else None
 
 
 def _complaint(error: HttpError, url: str, path: Path) -> str:
     if not isinstance(error, TemporaryHttpError):
         return str(error)
-    done = _size(part_of(path)) if _known(path, url) else 0
+    done = _size(part_of(path)) if _record_of(path, url) else 0
     return f"broke off{f' after {format_bytes(done)}, which are kept' if done else ''} ({error})"
 
 
@@ -101,13 +101,13 @@ def _fetch(url: str, path: Path, size: int | None, progress: Progress | None, re
                 raise
             time.sleep(retry.pause * 2**failures)
     unfinished.replace(path)
-    _remember(path, replace(_known(path, url) or DownloadRecord(url), finished=path.stat().st_mtime_ns))
+    _write_record(path, replace(_record_of(path, url) or DownloadRecord(url), finished=path.stat().st_mtime_ns))
 
 
 def _attempt(url: str, path: Path, size: int | None, progress: Progress | None, retry: RetryPolicy) -> None:
     """Read as much as one connection gives, to the end of `FILE.part`."""
     unfinished, headers = part_of(path), {}
-    known = _known(path, url)
+    known = _record_of(path, url)
     done = _size(unfinished) if known else 0
     if known and done and done in (size, known.size):  # it was whole, and its process was ended before it said so
         return
@@ -120,20 +120,20 @@ def _attempt(url: str, path: Path, size: int | None, progress: Progress | None, 
             if response.status != 206:
                 done = 0
             elif not _continues(response, known, done):
-                raise _changed(unfinished)
+                raise _file_changed(unfinished)
             length = response.headers.get("Content-Length", "")
             total = done + int(length) if length.isascii() and length.isdigit() else None
             if size is not None and total is not None and total != size:
                 raise HttpError(f"it has {total:,} bytes now, and {size:,} were published")
-            _remember(path, DownloadRecord(url, _tag(response), total))
+            _write_record(path, DownloadRecord(url, _tag(response), total))
             _receive(response, unfinished, done, total or size, progress, retry)
     except HttpError as error:
         if error.status == 416 and done:  # it has fewer bytes than are here: another version
-            raise _changed(unfinished) from None
+            raise _file_changed(unfinished) from None
         raise
 
 
-def _changed(unfinished: Path) -> TemporaryHttpError:
+def _file_changed(unfinished: Path) -> TemporaryHttpError:
     unfinished.unlink(missing_ok=True)
     return TemporaryHttpError("the file was changed on the server")
 
@@ -178,20 +178,20 @@ def _tag(response: HTTPResponse) -> str | None:
     return tag if tag and not tag.startswith("W/") else response.headers.get("Last-Modified")
 
 
-def _known(path: Path, url: str) -> DownloadRecord | None:
+def _record_of(path: Path, url: str) -> DownloadRecord | None:
     """The version that `FILE.part` is of, if it is of this address."""
-    note = _note(path)
+    note = _read_record(path)
     return note if note is not None and note.url == url else None
 
 
-def _note(path: Path) -> DownloadRecord | None:
+def _read_record(path: Path) -> DownloadRecord | None:
     with suppress(OSError, ValueError, TypeError):
         note = DownloadRecord(**json.loads(origin_of(path).read_text(encoding="utf-8")))
         return note if isinstance(note.url, str) and isinstance(note.tag, str | None) else None
     return None
 
 
-def _remember(path: Path, version: DownloadRecord) -> None:
+def _write_record(path: Path, version: DownloadRecord) -> None:
     write_file(origin_of(path), json.dumps(asdict(version)) + "\n")
 
 

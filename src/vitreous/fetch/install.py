@@ -17,14 +17,14 @@ from vitreous.data.datasets.store import CARD, FILES, Card, broken_links, read_c
 from vitreous.data.folder import FolderSource
 from vitreous.data.source import Data, Split
 from vitreous.errors import UserError
-from vitreous.fetch.archive import SPARE, TIMES, unpack_archive, unpack_gzip
-from vitreous.fetch.download import brought_from, download, origin_of, part_of
+from vitreous.fetch.archive import MAX_EXPANSION, SPARE_BYTES, unpack_archive, unpack_gzip
+from vitreous.fetch.download import download, downloaded_from, origin_of, part_of
 from vitreous.inputs import format_bytes, open_input
 from vitreous.storage.files import fsync_file, remove_folder, write_file
 from vitreous.storage.http import RetryPolicy
 from vitreous.storage.overwrite import GENERATOR, readable_errors
 
-PIECE = 2**20
+CHUNK_BYTES = 2**20
 DOWNLOADS = "downloads"
 EXTRAS = {"h5py": "'vitreous[hdf5]'"}  # what to install for a package that a dataset needs
 
@@ -56,8 +56,8 @@ def install(
             check_needs(dataset)
             check_by_hand(dataset, root)
             check_space(dataset, root)
-            fetched = [_bring(file, downloads_of(dataset, root), progress, retry) for file in dataset.files]
-            _fill(dataset, store, fetched, progress)
+            fetched = [_fetch_file(file, downloads_of(dataset, root), progress, retry) for file in dataset.files]
+            _build_folder(dataset, store, fetched, progress)
             for one in fetched:  # what a person put there stays
                 if one.url is not None:
                     _remove(one.path)
@@ -130,7 +130,7 @@ def check_space(dataset: Dataset, root: Path) -> None:
         )
 
 
-def _bring(file: File, place: Path, progress: NamedProgress | None, retry: RetryPolicy | None) -> Fetched:
+def _fetch_file(file: File, place: Path, progress: NamedProgress | None, retry: RetryPolicy | None) -> Fetched:
     """The file at its place in the downloads, checked; of a wrong one that we brought, nothing is kept."""
     path, url = place / file.name, None
     place.mkdir(parents=True, exist_ok=True)
@@ -138,7 +138,7 @@ def _bring(file: File, place: Path, progress: NamedProgress | None, retry: Retry
         shown = None if progress is None else (lambda done, total: progress(file.name, done, total))
         url = download(file.urls, path, size=file.size, progress=shown, retry=retry)
     else:
-        url = brought_from(path)
+        url = downloaded_from(path)
     if file.kind == "folder":
         return Fetched(file, path, None, None)
     try:
@@ -157,7 +157,7 @@ def check_file(file: File, path: Path, progress: NamedProgress | None = None) ->
             raise UserError(f"{path}: has {size:,} bytes, and {file.size:,} were published; get it again.")
         digests = {"SHA-256": sha256(), "MD5": md5(usedforsecurity=False)}
         done = 0
-        while piece := content.read(PIECE):
+        while piece := content.read(CHUNK_BYTES):
             for digest in digests.values():
                 digest.update(piece)
             done += len(piece)
@@ -172,7 +172,7 @@ def check_file(file: File, path: Path, progress: NamedProgress | None = None) ->
     return digests["SHA-256"].hexdigest()
 
 
-def _fill(dataset: Dataset, store: Path, fetched: list[Fetched], progress: NamedProgress | None) -> None:
+def _build_folder(dataset: Dataset, store: Path, fetched: list[Fetched], progress: NamedProgress | None) -> None:
     """Make the folder of a dataset's files beside its place, count what is in it, and rename it."""
     temporary = store.with_name(f".{store.name}.new")
     try:
@@ -201,7 +201,7 @@ def _unpack(one: Fetched, folder: Path, progress: NamedProgress | None) -> None:
     size = file.unpacked or file.size or 0
     shown = None if progress is None else (lambda done: progress(f"unpacking {file.name}", done, max(size, done)))
     if file.kind == "archive":
-        most = None if file.unpacked is None else SPARE + TIMES * file.unpacked
+        most = None if file.unpacked is None else SPARE_BYTES + MAX_EXPANSION * file.unpacked
         unpack_archive(path, place, only=file.only, nested=file.nested, most=most, progress=shown)
     elif file.kind == "gzip":
         unpack_gzip(path, place / file.name.removesuffix(".gz"), most=file.unpacked, progress=shown)

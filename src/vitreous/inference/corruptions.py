@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from vitreous.callbacks import Progress, no_progress
-from vitreous.data.corrupt import CORRUPTIONS, Corrupted, Corrupting
+from vitreous.data.corrupt import CORRUPTIONS, CorruptedViews, CorruptionMaker
 from vitreous.data.loader import check_unreadable, choose_workers
 from vitreous.data.source import Source, random_subset
 from vitreous.data.workers import WorkerPool, WorkersDiedError
@@ -73,7 +73,7 @@ def evaluate_corruptions(
     right, confidences = np.zeros((len(source), views), np.bool_), np.zeros((len(source), views))
     readable = np.ones(len(source), np.bool_)
     unreadable: dict[str, str] = {}
-    corrupting = Corrupting(source, engine.preprocess, tuple(kinds), tuple(strengths), seed)
+    corrupting = CorruptionMaker(source, engine.preprocess, tuple(kinds), tuple(strengths), seed)
     for index, made in enumerate(_corrupt(corrupting, _workers(workers, len(source)))):
         if made.views is None:
             readable[index], unreadable[source.name(index)] = False, made.reason
@@ -100,12 +100,12 @@ def evaluate_corruptions(
     return found, source
 
 
-def _corrupt(corrupting: Corrupting, workers: int) -> Iterator[Corrupted]:
+def _corrupt(corrupting: CorruptionMaker, workers: int) -> Iterator[CorruptedViews]:
     indices = range(len(corrupting.source))
     if not workers:
         yield from map(corrupting.make, indices)
         return
-    processes: WorkerPool[int, Corrupted] = WorkerPool(corrupting.make, workers)
+    processes: WorkerPool[int, CorruptedViews] = WorkerPool(corrupting.make, workers)
     try:
         with closing(processes):
             yield from processes.run(indices)

@@ -247,11 +247,11 @@ def _example(found: CorruptionEvaluation, model: InferenceModel, images: Source)
     """The first image that can be read, in every corruption."""
     from PIL import Image
 
-    from vitreous.data.corrupt import Corrupting
+    from vitreous.data.corrupt import CorruptionMaker
     from vitreous.report.corruptions import CorruptionExample
 
     result = found.result
-    corrupting = Corrupting(images, model.engine.preprocess, result.kinds, result.strengths, found.seed)
+    corrupting = CorruptionMaker(images, model.engine.preprocess, result.kinds, result.strengths, found.seed)
     made = ((index, corrupting.make(index)) for index in range(len(images)))
     index, views = next((index, one.views) for index, one in made if one.views is not None)
     clean, *others = (Image.fromarray(view[0] if len(view) == 1 else view.transpose(1, 2, 0).copy()) for view in views)

@@ -13,15 +13,3 @@ def builtin_data() -> Data:
     data = open_packed_folder(Path(__file__).parent)
     assert data is not None
     return data
-
-
-def write_images(folder: str | Path, each: int = 1) -> Path:
-    """Some of the test images as PNG files named after their classes, to try a model on."""
-    source = builtin_data().splits["test"]
-    place = Path(folder)
-    place.mkdir(parents=True, exist_ok=True)
-    for label, name in enumerate(source.classes):
-        for number in range(each):
-            index = int((source.labels == label).nonzero()[0][number])
-            source.read(index, channels=1).save(place / f"{name.replace('/', '-').replace(' ', '-')}-{number + 1}.png")
-    return place

@@ -12,7 +12,7 @@ import numpy as np
 from vitreous.data.datasets.matlab import read_mat, read_numbers
 from vitreous.data.datasets.vtab import hash_order
 from vitreous.data.folder import FolderSource, FolderWalk, Names, entries, is_folder, open_folder
-from vitreous.data.source import Data, Source, Split, check_classes, order_classes
+from vitreous.data.source import SPLITS, Data, Source, Split, check_classes, order_classes
 from vitreous.errors import UserError
 from vitreous.inputs import read_text
 
@@ -59,11 +59,11 @@ def read_pets(root: Path) -> Data:
 def read_flowers(root: Path) -> Data:
     """imagelabels.mat has each image's class, setid.mat which images are in which split; both count from 1."""
     (labels,) = read_numbers(root / "imagelabels.mat", "labels")
-    ids = dict(zip(("train", "val", "test"), read_numbers(root / "setid.mat", "trnid", "valid", "tstid"), strict=True))
+    ids = read_numbers(root / "setid.mat", "trnid", "valid", "tstid")
     labels = labels.ravel().astype(np.int64)
     splits: dict[Split, list[ListedImage]] = {}
-    for split in ("train", "val", "test"):
-        chosen = ids[split].ravel().astype(np.int64)
+    for split, numbers in zip(SPLITS, ids, strict=True):
+        chosen = numbers.ravel().astype(np.int64)
         if len(chosen) and not 1 <= chosen.min() <= chosen.max() <= len(labels):
             raise UserError(f"{root / 'setid.mat'}: names an image that imagelabels.mat does not have; get both again.")
         splits[split] = [(f"jpg/image_{number:05d}.jpg", int(labels[number - 1]) - 1) for number in chosen.tolist()]
@@ -73,9 +73,7 @@ def read_flowers(root: Path) -> Data:
 def read_dtd(root: Path) -> Data:
     """dtd/labels/train1.txt, val1.txt and test1.txt, the first of ten folds: CLASS/NAME."""
     base = root / "dtd"
-    splits: tuple[Split, ...] = ("train", "val", "test")
-    lists = {split: lines_of(base / "labels" / f"{split}1.txt") for split in splits}
-    return _by_folder(base / "images", lists)
+    return _by_folder(base / "images", {split: lines_of(base / "labels" / f"{split}1.txt") for split in SPLITS})
 
 
 def read_sun397(root: Path) -> Data:
@@ -118,10 +116,9 @@ def read_caltech101(root: Path) -> Data:
 
 def read_prefixed(root: Path, folder: str, lists: str) -> Data:
     """FOLDER/CLASS/CLASS_1.jpg, and LISTS-train.txt, -val and -test with CLASS_1.jpg."""
-    splits: tuple[Split, ...] = ("train", "val", "test")
     found = {
         split: [f"{name.rpartition('_')[0]}/{name}" for name in lines_of(root / f"{lists}-{split}.txt")]
-        for split in splits
+        for split in SPLITS
     }
     return _by_folder(root / folder, found)
 

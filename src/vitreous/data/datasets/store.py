@@ -15,6 +15,7 @@ from typing import Any
 
 from vitreous.data.datasets.dataset import Dataset
 from vitreous.data.datasets.images import has_vtab_lists, read_vtab_lists
+from vitreous.data.datasets.table import DATASETS
 from vitreous.data.source import Data
 from vitreous.errors import UserError
 from vitreous.inputs import read_json
@@ -48,8 +49,6 @@ def data_root(root: str | Path | None = None) -> Path:
 
 
 def find_dataset(name: str) -> Dataset:
-    from vitreous.data.datasets.table import DATASETS  # all readers, which build on this room
-
     if name in DATASETS:
         return DATASETS[name]
     near = get_close_matches(name, DATASETS, n=1)
@@ -114,7 +113,5 @@ def read_dataset(dataset: Dataset, folder: Path) -> Data:
 
 
 def _sharing(folder: Path) -> str:
-    from vitreous.data.datasets.table import DATASETS
-
     names = [dataset.name for dataset in DATASETS.values() if dataset.store == folder.resolve().name]
     return ", ".join(PREFIX + name for name in names) or "those of its name"

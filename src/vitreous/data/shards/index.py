@@ -19,7 +19,7 @@ from safetensors.numpy import load_file, save_file
 
 from vitreous.data.folder import Names
 from vitreous.data.shards.tar import BLOCK
-from vitreous.data.source import Split
+from vitreous.data.source import SPLITS, Split
 from vitreous.errors import UserError
 from vitreous.inputs import parse_json
 from vitreous.storage.manifest import is_sha256, sha256_file, sha256_json
@@ -98,7 +98,7 @@ class ShardIndex:
 
 def write_index(index: ShardIndex, path: Path) -> str:
     """Write the rows to a file, and return the text of shards.json; each of the two vouches for the other."""
-    index.rows.save(path, _described(index.shards, index.classes))
+    index.rows.save(path, _fingerprint(index.shards, index.classes))
     rows = {"file": ROWS, "bytes": path.stat().st_size, "sha256": sha256_file(path)}
     shards = [{key: value for key, value in asdict(shard).items() if value is not None} for shard in index.shards]
     fields = {"generator": GENERATOR, "format": FORMAT, "classes": index.classes, "rows": rows}
@@ -111,13 +111,13 @@ def read_index(page: IndexPage, path: Path, urls: tuple[str, ...], where: str) -
     if sha256_file(path) != page.rows_sha256:
         raise UserError(f"{path}: damaged or changed since it was written; restore it from a copy.")
     index = ShardIndex(urls, page.shards, page.classes, load_rows(path), page.skipped)
-    if rows_note(path) != _described(page.shards, page.classes):
+    if rows_note(path) != _fingerprint(page.shards, page.classes):
         raise UserError(f"{where}: damaged or changed since it was written; restore it from a copy.")
     check_rows(index, where)
     return index
 
 
-def _described(shards: tuple[Shard, ...], classes: tuple[str, ...]) -> str:
+def _fingerprint(shards: tuple[Shard, ...], classes: tuple[str, ...]) -> str:
     return sha256_json([classes, [asdict(shard) for shard in shards]])
 
 
@@ -154,7 +154,7 @@ def _is_right(shard: Shard) -> bool:
     plain = isinstance(shard.file, str) and PurePosixPath(shard.file).name == shard.file and "\\" not in shard.file
     counts = _is_count(shard.bytes) and _is_count(shard.images)
     digest = shard.sha256 is None or is_sha256(shard.sha256)
-    return plain and counts and digest and shard.split in ("train", "val", "test")
+    return plain and counts and digest and shard.split in SPLITS
 
 
 def _is_count(value: object) -> bool:

@@ -18,7 +18,7 @@ from vitreous.data.shards.prefetch import map_in_threads
 from vitreous.data.shards.reading import beside, is_address, list_cloud, read_range, stat_file, without_query
 from vitreous.data.shards.scan import file_name, scan_shards
 from vitreous.data.shards.source import ShardSource
-from vitreous.data.source import Data, NoClassesError, Source, Split, check_classes
+from vitreous.data.source import SPLITS, Data, NoClassesError, Source, Split, check_classes
 from vitreous.errors import MachineError, UserError
 from vitreous.inputs import MAX_TEXT_BYTES, format_bytes, read_text
 from vitreous.storage.cache import LIMIT_BYTES, cache_path, evict, mark_used, not_cached
@@ -29,7 +29,7 @@ from vitreous.storage.manifest import sha256_file
 CLASSES = "classes.txt"
 """In a folder of other people's shards: the names of the classes that .cls numbers, one per line."""
 MAX_SHARDS = 1_000_000
-PIECE = 2**24
+CHUNK_BYTES = 2**24
 
 _BRACES = re.compile(r"\{([^{}]*)\}")
 
@@ -81,7 +81,7 @@ def shards_name(place: str) -> str:
 
 def _data(index: ShardIndex, place: str) -> Data:
     starts, splits = index.starts, dict[Split, Source]()
-    for split in ("train", "val", "test"):
+    for split in SPLITS:
         parts = [
             np.arange(starts[number], starts[number + 1])
             for number, shard in enumerate(index.shards)
@@ -126,7 +126,7 @@ def _find_below(address: str) -> ShardIndex:
 
 def _has_tars(folder: Path) -> bool:
     with os.scandir(folder) as found:
-        return any(_is_tar(entry) for entry in found)
+        return any(map(_is_tar, found))
 
 
 def _is_tar(entry: os.DirEntry[str]) -> bool:
@@ -229,8 +229,8 @@ def _fetched_rows(where: str, page: IndexPage) -> Path:
 
 def _fetch_rows(where: str, page: IndexPage, file: BinaryIO) -> None:
     digest = sha256()
-    for start in range(0, page.rows_bytes, PIECE):
-        piece = read_range(where, start, min(PIECE, page.rows_bytes - start), page.rows_bytes)
+    for start in range(0, page.rows_bytes, CHUNK_BYTES):
+        piece = read_range(where, start, min(CHUNK_BYTES, page.rows_bytes - start), page.rows_bytes)
         digest.update(piece)
         file.write(piece)
     if file.tell() < page.rows_bytes:

@@ -11,7 +11,7 @@ import logging
 import re
 from array import array
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from hashlib import sha256
@@ -37,7 +37,7 @@ from vitreous.data.shards.index import (
     rows_note,
     write_index,
 )
-from vitreous.data.shards.tar import END, written_member
+from vitreous.data.shards.tar import END, encode_member
 from vitreous.data.source import Data, Source, Split, key_hashes
 from vitreous.data.view import map_concurrently
 from vitreous.data.workers import usable_cores
@@ -74,30 +74,23 @@ def pack(data: Data, out: Path, shard_size: int, progress: Progress) -> Packed:
         try:
             with hold_folder(temporary, log.info, "packing data into it"):
                 _check_new(final)  # another command may have finished meanwhile
-                with _emptied_without_a_shard(temporary):
+                try:
                     finished = _write_shards(data, temporary, shard_size, progress)
                     left_out = {name: why for one in finished for name, why in one.left_out.items()}
                     check_unreadable(left_out, sum(map(len, data.splits.values())))
                     _write_index(temporary, finished, data.classes)
                     replace_folder(temporary, final)  # with the lock, so that nobody takes up what is finished
+                except BaseException:
+                    if not any(temporary.glob("*.safetensors")):  # no shard is finished
+                        for path in temporary.iterdir():
+                            if path.name != LOCK:
+                                path.unlink()
+                    raise
                 (final / LOCK).unlink(missing_ok=True)
         finally:
             with suppress(OSError):  # a shard is finished, or another command is packing: it stays
                 temporary.rmdir()
     return Packed(out, tuple(one.shard for one in finished), left_out)
-
-
-@contextmanager
-def _emptied_without_a_shard(folder: Path) -> Iterator[None]:
-    """If anything fails within before a shard is finished, what was written is removed."""
-    try:
-        yield
-    except BaseException:
-        if not any(folder.glob("*.safetensors")):
-            for path in folder.iterdir():
-                if path.name != LOCK:
-                    path.unlink()
-        raise
 
 
 def _write_shards(data: Data, folder: Path, shard_size: int, progress: Progress) -> list[_Finished]:
@@ -247,8 +240,8 @@ class _ShardWriter:
     def add(self, image: _Image, shard_size: int) -> bool:
         """Write an image and its label; False where it has no room, unless it is the first."""
         name = self._member_name(image.key)
-        header, body = written_member(name + image.suffix, image.content)
-        label = b"".join(written_member(f"{name}.cls", str(image.label).encode())) if image.label >= 0 else b""
+        header, body = encode_member(name + image.suffix, image.content)
+        label = b"".join(encode_member(f"{name}.cls", str(image.label).encode())) if image.label >= 0 else b""
         if self._taken and self.size + len(header) + len(body) + len(label) + END > shard_size:
             return False
         self._taken.add(name)

@@ -23,7 +23,7 @@ from vitreous.storage.http import HttpError, RetryPolicy, TemporaryHttpError, ge
 
 T = TypeVar("T")
 
-NEAR_BYTES, FAR_BYTES = 2**12, 2**20
+LOCAL_READ_BYTES, REMOTE_READ_BYTES = 2**12, 2**20
 """That are read at a time where headers are looked for: a header and a label here, several images from afar."""
 MAX_OPEN_FILES = 64  # that a process keeps open
 CLOUD_SCHEMES = ("s3", "gs", "gcs", "az", "abfs", "hf", "memory")
@@ -86,17 +86,17 @@ def read_range(url: str, start: int, length: int, size: int | None = None) -> by
         files, path = _open_cloud(url)
         extend_heartbeat(CLOUD_SECONDS)
         return _ask_cloud(url, lambda: bytes(files.cat_file(path, start=start, end=start + length)))
-    return _opened(url).read(start, length)
+    return _open_file(url).read(start, length)
 
 
 @contextmanager
 def reader(url: str) -> Iterator[Read]:
     """What reads one file from its start to its end, a little at a time."""
     if is_address(url):
-        yield _Window(lambda start, length: read_range(url, start, length), FAR_BYTES).read
+        yield _Window(lambda start, length: read_range(url, start, length), REMOTE_READ_BYTES).read
         return
     with open_input(Path(url)) as file:
-        yield _Window(lambda start, length: _pread(url, file.fileno(), start, length), NEAR_BYTES).read
+        yield _Window(lambda start, length: _pread(url, file.fileno(), start, length), LOCAL_READ_BYTES).read
 
 
 class _Window:
@@ -113,7 +113,7 @@ class _Window:
         return self._bytes[at : at + length]
 
 
-class _Open:
+class _OpenFile:
     """A file that stays open while somebody holds it.
 
     It reads for itself: whoever took its number alone would read another file once this one is dropped and its number
@@ -133,18 +133,18 @@ class _Open:
             os.close(self._handle)
 
 
-def _opened(url: str) -> _Open:
+def _open_file(url: str) -> _OpenFile:
     """The file that has this name now; to open it anew takes longer than to read an image."""
     try:
         status = os.stat(url)  # noqa: PTH116  it is asked for each image, and a Path takes longer to make
     except (OSError, ValueError):
-        return _Open(url)  # which says what is wrong
+        return _OpenFile(url)  # which says what is wrong
     return _open_cached(url, status.st_dev, status.st_ino)
 
 
 @lru_cache(MAX_OPEN_FILES)
-def _open_cached(url: str, _device: int, _number: int) -> _Open:
-    return _Open(url)
+def _open_cached(url: str, _device: int, _number: int) -> _OpenFile:
+    return _OpenFile(url)
 
 
 def _pread(url: str, handle: int, start: int, length: int) -> bytes:

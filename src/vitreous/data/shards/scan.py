@@ -51,7 +51,7 @@ PROGRESS_SECONDS = 10.0  # after which it is said how far the scan is
 _SAMPLE = re.compile(r"((?:.*/)?[^./][^.]*)\.([^/]+)", re.DOTALL)
 _META = re.compile(r"__[^/]*__(?:/|$)")
 
-Sample = tuple[Member, str | None]  # an image, and its label if it has one
+LabelledMember = tuple[Member, str | None]  # an image, and its label if it has one
 
 
 def scan_shards(urls: Sequence[str]) -> ShardIndex:
@@ -64,7 +64,7 @@ def scan_shards(urls: Sequence[str]) -> ShardIndex:
         return cached
     sizes = dict(zip(urls, (version.size for version in versions), strict=True))
 
-    def scan(url: str) -> tuple[list[Sample], Counter[str]]:
+    def scan(url: str) -> tuple[list[LabelledMember], Counter[str]]:
         skipped_here = Counter[str]()
         with reader(url) as read:
             return list(_samples(url, sizes[url], read, skipped_here)), skipped_here
@@ -108,7 +108,7 @@ def file_name(url: str) -> str:
     return without_query(url).replace("\\", "/").rstrip("/").rpartition("/")[2]
 
 
-def _samples(shard: str, size: int, read: Read, skipped: Counter[str]) -> Iterator[Sample]:
+def _samples(shard: str, size: int, read: Read, skipped: Counter[str]) -> Iterator[LabelledMember]:
     """The image of each sample, and its label if it has one. skipped: members that can be neither, by their kind."""
     key, image, label, described = "", None, None, None
     for member in members(shard, read, skipped):
@@ -121,7 +121,7 @@ def _samples(shard: str, size: int, read: Read, skipped: Counter[str]) -> Iterat
             continue
         if named[1] != key:
             if image is not None:
-                yield image, label if label is not None else _described(shard, described, read)
+                yield image, label if label is not None else _json_label(shard, described, read)
             key, image, label, described = named[1], None, None, None
         suffix = f".{named[2].lower()}"
         if suffix in IMAGE_SUFFIXES and image is None:
@@ -133,10 +133,10 @@ def _samples(shard: str, size: int, read: Read, skipped: Counter[str]) -> Iterat
         elif suffix == ".json":
             described = member
     if image is not None:
-        yield image, label if label is not None else _described(shard, described, read)
+        yield image, label if label is not None else _json_label(shard, described, read)
 
 
-def _described(shard: str, member: Member | None, read: Read) -> str | None:
+def _json_label(shard: str, member: Member | None, read: Read) -> str | None:
     if member is None:
         return None
     check_size(shard, member, MAX_JSON_BYTES)

@@ -22,9 +22,9 @@ from vitreous.data.shards.tar import BLOCK, parse_header
 from vitreous.data.source import Labels, Source
 from vitreous.errors import UserError
 
-BUFFER = 4096  # images among which an image changes places; data of no more are shuffled as a whole
-TOGETHER = 16  # shards that are read side by side, so that what was packed class by class is mixed
-PIECE = 2**24
+SHUFFLE_BUFFER = 4096  # images among which an image changes places; data of no more are shuffled as a whole
+INTERLEAVED_SHARDS = 16  # shards that are read side by side, so that what was packed class by class is mixed
+CHUNK_BYTES = 2**24
 
 
 class ShardSource(Source):
@@ -78,7 +78,7 @@ class ShardSource(Source):
     def order(self, seed: int, epoch: int) -> Index:
         """Shards in a random order, some side by side, each from its start to its end, but for the buffer."""
         count = len(self)
-        if count <= BUFFER:
+        if count <= SHUFFLE_BUFFER:
             return permutation(seed, epoch, count)
         by_place = np.argsort(self._rows, kind="stable")
         shard = np.searchsorted(self._starts, self._rows[by_place], side="right") - 1
@@ -87,11 +87,11 @@ class ShardSource(Source):
         turn = permutation(seed, epoch, len(counts))
         begins = np.empty(len(counts), dtype=np.int64)
         begins[turn] = np.cumsum(counts[turn]) - counts[turn]
-        chance = uniforms(seed, epoch, np.arange(count), 1, view=ORDER)[:, 0]
+        jitter = uniforms(seed, epoch, np.arange(count), 1, view=ORDER)[:, 0]
         # A shard that is read beside others takes as many times as long. What would end after the epoch comes at its
         # start, so that as many are side by side at any time.
-        together = min(TOGETHER, int((counts > 0).sum()))
-        time = begins[shard] + together * (np.arange(count) - first[shard]) + BUFFER * chance
+        together = min(INTERLEAVED_SHARDS, int((counts > 0).sum()))
+        time = begins[shard] + together * (np.arange(count) - first[shard]) + SHUFFLE_BUFFER * jitter
         return np.asarray(by_place[np.argsort(time % count, kind="stable")], dtype=np.int64)
 
     def expect(self, indices: Index, keep_pending: bool = False) -> None:
@@ -106,8 +106,8 @@ class ShardSource(Source):
             if shard.sha256 is None:
                 continue
             digest = sha256()
-            for start in range(0, shard.bytes, PIECE):
-                digest.update(read_range(url, start, min(PIECE, shard.bytes - start), shard.bytes))
+            for start in range(0, shard.bytes, CHUNK_BYTES):
+                digest.update(read_range(url, start, min(CHUNK_BYTES, shard.bytes - start), shard.bytes))
             if digest.hexdigest() != shard.sha256:
                 found[url] = "damaged or changed, its SHA-256 is not the one in its index; restore it from a copy."
         return found

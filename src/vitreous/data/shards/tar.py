@@ -109,7 +109,7 @@ def padded(size: int) -> int:
     return -(-size // BLOCK) * BLOCK
 
 
-def written_member(name: str, content: bytes) -> tuple[bytes, bytes]:
+def encode_member(name: str, content: bytes) -> tuple[bytes, bytes]:
     """Header and padded body of a member; who, when and where are left out, so the same images give the same bits."""
     info = tarfile.TarInfo(name)
     info.size, info.mode = len(content), 0o644
