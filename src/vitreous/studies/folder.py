@@ -139,22 +139,14 @@ def hold_study(
     """
     with lock_run_folder(folder, (KINDS[kind].result, KINDS[kind].page), callbacks.message):
         if overwrite:
-            remove_study(folder, kind)
+            if folder_kind(folder) == kind:  # what a study of this kind left is deleted, and nothing else
+                for place in (one for pattern in KINDS[kind].units for one in folder.glob(pattern)):
+                    shutil.rmtree(place)
+                for name in (KINDS[kind].result, KINDS[kind].page, CONFIG):
+                    (folder / name).unlink(missing_ok=True)
         elif read_study(folder, kind) != saved:
             raise UserError(f"{folder}: another process has just worked in it; repeat the command.")
         yield
-
-
-def remove_study(folder: Path, kind: str) -> None:
-    """Delete what a study of this kind left in its folder, and nothing else."""
-    if folder_kind(folder) != kind:
-        return
-    files = KINDS[kind]
-    for pattern in files.units:
-        for place in folder.glob(pattern):
-            shutil.rmtree(place)
-    for name in (files.result, files.page, CONFIG):
-        (folder / name).unlink(missing_ok=True)
 
 
 def write_result(folder: Path, kind: str, result: Mapping[str, Any], page: str) -> None:
