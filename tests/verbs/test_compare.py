@@ -316,8 +316,8 @@ def test_a_model_that_always_diverges_fails_alone(images, tmp_path, monkeypatch)
 @pytest.mark.slow
 def test_a_cell_that_diverges_counts_as_nothing_right(images, tmp_path, monkeypatch):
 
-    def train(context, key, candidate, rate, plan):
-        return cells.train_cell(context, key, candidate, 1e30 if key.seed == 1 else rate, plan)
+    def train(context, key, rate, *more):
+        return cells.train_cell(context, key, 1e30 if key.seed == 1 else rate, *more)
 
     monkeypatch.setattr(study, "train_cell", train)
     found = run(images, tmp_path / "out", models=MODELS[:1], fractions=[1], seeds=2)

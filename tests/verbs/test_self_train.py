@@ -442,7 +442,7 @@ def test_a_budget_is_divided_over_the_rounds(tmp_path):
     found = []
     for number, gone, earlier in ((0, 0.0, 0.0), (1, 30.0, 0.0), (2, 0.0, 60.0), (3, 95.0, 0.0)):
         meter.seconds = gone
-        found.append(study.round_budget(context, number, earlier))
+        found.append(study.round_budget(replace(context, earlier_seconds=earlier), number))
     left = (86.3, 56.3, 26.3)
     assert found == [f"{0.97 * each / rounds:.1f}s" for each, rounds in zip(left, (4, 3, 2), strict=True)] + ["1.0s"]
 

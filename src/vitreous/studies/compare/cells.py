@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from vitreous.inference.opening import open_classifier
 from vitreous.inputs import read_json
 from vitreous.storage.files import write_file
 from vitreous.studies.compare.plan import GRID, TRIAL, Candidate, CellKey, ComparePlan
-from vitreous.studies.compare.result import Cell, Trial
+from vitreous.studies.compare.result import Cell, Trial, fraction_text
 from vitreous.studies.folder import Study
 from vitreous.studies.requests import CompareRequest
 from vitreous.training.folder import RESULT, read_config, training_to_json
@@ -49,23 +49,50 @@ SHARED = ("objective", "augment", "optimizer", "batch_size", "ema", "whiten", "v
 
 @dataclass(frozen=True)
 class CompareContext(Study):
-    """What all trainings of a comparison are done with."""
+    """The models of a comparison, opened, and what they are trained and measured on."""
 
     request: CompareRequest
     data: Data
+    candidates: dict[str, Candidate]
+    trainings: dict[str, Training]  # of each model to train, on the most images
+    finished: dict[str, Bundle]  # models that are measured as they are
+    settings: dict[str, Any]  # what all trainings share
+    split: Split
+    images: Source  # of this split: all that accuracies may be of
 
-    def cell_place(self, key: CellKey, candidate: Candidate) -> Path:
-        return self.folder / "cells" / candidate.folder / f"{key.fraction:g}" / f"seed-{key.seed}"
+    def cell_place(self, key: CellKey) -> Path:
+        return self.folder / "cells" / self.candidates[key.model].folder / f"{key.fraction:g}" / f"seed-{key.seed}"
 
 
-def check_training(context: CompareContext, candidate: Candidate) -> Training:
-    """The training that a model would get, refused now if it cannot be: not when it is its turn, hours later."""
-    requests = (unit_request(context, candidate, fraction, 0) for fraction in sorted(context.request.fractions))
-    training = [choose_training(request, context.data, None) for request in requests][-1]  # on the most images
-    if not training.validation and "val" not in context.data.splits:
-        raise UserError("validation=0: without validation images no learning rate can be chosen; leave it out.")
-    check_training_memory(training, len(split_for(training, context.data).train), context.runtime.world)
-    return training
+def open_context(study: Study, request: CompareRequest, data: Data, candidates: Sequence[Candidate]) -> CompareContext:
+    """Refuse a model that cannot be trained or measured here now, not when it is its turn, hours later."""
+    trainings: dict[str, Training] = {}
+    for one in candidates:
+        for fraction in sorted(request.fractions) if one.model is not None else ():  # the most images last
+            trainings[one.name] = choose_training(_training_request(request, data, one, fraction), data, None)
+    for training in trainings.values():
+        if not training.validation and "val" not in data.splits:
+            raise UserError("validation=0: without validation images no learning rate can be chosen; leave it out.")
+        check_training_memory(training, len(split_for(training, data).train), study.runtime.world)
+    finished = {one.name: open_classifier(one.name) for one in candidates if one.model is None}
+    split: Split = "test" if "test" in data.splits else "val"
+    divided = split_for(next(iter(trainings.values())), data) if trainings else data
+    images = (divided if split == "test" else divided.with_validation(HELD_OUT, SPLIT_SEED)).splits[split]
+    for bundle in finished.values():
+        images.relabelled(bundle.labels)  # refused if it does not have the classes of the data
+    return CompareContext(
+        study.folder,
+        study.runtime,
+        study.callbacks,
+        request,
+        data,
+        candidates={one.name: one for one in candidates},
+        trainings=trainings,
+        finished=finished,
+        settings=shared_settings(trainings),
+        split=split,
+        images=images,
+    )
 
 
 def shared_settings(trainings: Mapping[str, Training]) -> dict[str, Any]:
@@ -88,80 +115,80 @@ def shared_settings(trainings: Mapping[str, Training]) -> dict[str, Any]:
     return found[first]
 
 
-def unit_request(
-    context: CompareContext,
+def _training_request(
+    request: CompareRequest,
+    data: Data,
     candidate: Candidate,
     fraction: float,
-    seed: int,
+    seed: int = 0,
     overrides: Mapping[str, str] | None = None,
     **length: Any,
 ) -> FitRequest:
-    """The request of one training. length: its budget, or its epochs."""
-    changed = {**override_texts(context.request.overrides), **candidate.overrides, **(overrides or {})}
-    if "val" not in context.data.splits:
+    """length: its budget, or its epochs."""
+    changed = {**override_texts(request.overrides), **candidate.overrides, **(overrides or {})}
+    if "val" not in data.splits:
         changed["split_seed"] = str(SPLIT_SEED)
     if fraction < 1:
         changed["share"] = f"{fraction:g}"
-    size = None if candidate.model is None or "@" in candidate.model else context.request.image_size
+    size = None if candidate.model is None or "@" in candidate.model else request.image_size
     return FitRequest(
-        context.request.data,
-        model=candidate.model,
-        image_size=size,
-        recipe=RECIPE,
-        seed=seed,
-        overrides=changed,
-        **length,
+        request.data, model=candidate.model, image_size=size, recipe=RECIPE, seed=seed, overrides=changed, **length
     )
 
 
-def measured_split(data: Data) -> tuple[Split, Source]:
-    """What accuracies are measured on: the test split, else the validation images, else some that are set aside."""
-    data = data if "test" in data.splits else data.with_validation(HELD_OUT, SPLIT_SEED)
-    split: Split = "test" if "test" in data.splits else "val"
-    return split, data.splits[split]
-
-
-def try_rate(context: CompareContext, candidate: Candidate, rate: float, plan: ComparePlan) -> tuple[Trial, bool]:
-    """A short training, judged by its validation images; and whether it was done before."""
-    budget = f"{TRIAL * plan.cell_seconds:.2f}s"
-    request = unit_request(context, candidate, plan.tuned_on, 0, _shared_overrides(rate, plan), budget=budget)
-    place = context.folder / "tuning" / candidate.folder / f"{rate:g}"
-    before = is_done(place)
-    result = _train_unit(context, candidate, request, place, plan)
+def try_rate(context: CompareContext, name: str, rate: float, plan: ComparePlan, number: str) -> Trial:
+    """A short training, judged by its validation images. number: "trial 1 of 6"."""
+    place = context.folder / "tuning" / context.candidates[name].folder / f"{rate:g}"
+    was_done = is_done(place)
+    result = _train(
+        context, CellKey(name, plan.tuned_on, 0), rate, plan, place, budget=f"{TRIAL * plan.cell_seconds:.2f}s"
+    )
     if result is None:
-        return Trial(candidate.name, rate, 0.0, None, plan.val_images, Cost(), diverged=True), before
-    found = result.validation
-    assert found is not None
-    return Trial(candidate.name, rate, found.top1, found.loss, found.n, result.spent), before
+        trial, found = Trial(name, rate, 0.0, None, plan.val_images, Cost(), diverged=True), "diverged"
+    else:
+        judged = result.validation
+        assert judged is not None
+        trial = Trial(name, rate, judged.top1, judged.loss, judged.n, result.spent)
+        found = f"{trial.accuracy:.1%} of {trial.n:,} validation images, {trial.spent.seconds:.0f} s"
+    if not was_done:
+        context.callbacks.message(f"{number} ({name}, learning rate {rate:g}): {found}")
+    return trial
 
 
 def learning_rates(training: Training) -> list[float]:
     return [float(f"{factor * training.optimizer.learning_rate:.3g}") for factor in GRID]
 
 
-def train_cell(
-    context: CompareContext, key: CellKey, candidate: Candidate, learning_rate: float, plan: ComparePlan
-) -> Cell:
+def train_cell(context: CompareContext, key: CellKey, rate: float, plan: ComparePlan, number: str) -> Cell:
     """One cell, in its time or, where they are to be equal, with its operations; measured as all are."""
-    place = context.cell_place(key, candidate)
-    training = choose_training(unit_request(context, candidate, key.fraction, key.seed), context.data, None)
-    split = split_for(training, context.data)
+    place, n = context.cell_place(key), plan.measured_images
+    was_done = is_done(place)
     length: dict[str, Any] = {"budget": f"{plan.cell_seconds}s"}
     if plan.cell_flops is not None:
-        length = {"epochs": equal_epochs(training, len(split.train), plan.cell_flops)}
-    overrides = _shared_overrides(learning_rate, plan)
-    request = unit_request(context, candidate, key.fraction, key.seed, overrides, **length)
-    result = _train_unit(context, candidate, request, place, plan)
-    n = plan.measured_images
+        request = _training_request(
+            context.request, context.data, context.candidates[key.model], key.fraction, key.seed
+        )
+        training = choose_training(request, context.data, None)
+        length = {"epochs": equal_epochs(training, len(split_for(training, context.data).train), plan.cell_flops)}
+    result = _train(context, key, rate, plan, place, **length)
     if result is None:  # it is counted as one that has none of the images right
-        return Cell(*key, str(place), None, 0.0, wilson(0, n), n, None, None, diverged=True)
-    kept = place / MEASURED
-    if kept.exists():
-        found = ClassificationResult.from_json(read_json(kept))
+        cell, found = Cell(*key, str(place), None, 0.0, wilson(0, n), n, None, None, diverged=True), "diverged"
     else:
-        images = random_subset(measured_split(split)[1], SPLIT_SEED, n)
-        found = measure_model(context, open_classifier(place), images)
-        write_file(kept, json.dumps(found.to_json()) + "\n")
+        cell = _measure_cell(context, key, result, place, n)
+        found = f"{cell.accuracy:.1%} of {cell.n:,} images, {result.steps:,} steps, {result.spent.seconds:.0f} s"
+    if not was_done:
+        what = f"{key.model}, {fraction_text(key.fraction)} of the images, seed {key.seed}"
+        context.callbacks.message(f"{number} ({what}): {found}")
+    return cell
+
+
+def _measure_cell(context: CompareContext, key: CellKey, result: FitResult, place: Path, n: int) -> Cell:
+    measured = place / MEASURED
+    if measured.exists():
+        found = ClassificationResult.from_json(read_json(measured))
+    else:
+        found = measure_model(context, open_classifier(place), random_subset(context.images, SPLIT_SEED, n))
+        write_file(measured, json.dumps(found.to_json()) + "\n")
     saved = read_config(place)
     assert saved is not None
     optimizer = saved.training.optimizer
@@ -185,6 +212,16 @@ def train_cell(
     )
 
 
+def measure_finished(context: CompareContext, name: str, n: int) -> Cell:
+    """A model that is not trained here, on the images that all are measured on."""
+    bundle = context.finished[name]
+    found = measure_model(context, bundle, random_subset(context.images, SPLIT_SEED, n))
+    context.callbacks.message(f"{name}: {found.top1:.1%} of {found.n:,} images")
+    spent = bundle.info.get("spent")
+    cost = Cost(**spent) if isinstance(spent, dict) else None
+    return Cell(name, None, None, name, None, found.top1, found.top1_interval, found.n, None, cost)
+
+
 def measure_model(
     context: CompareContext, bundle: Bundle, images: Source, workers: int | None = None
 ) -> ClassificationResult:
@@ -192,20 +229,20 @@ def measure_model(
     return measure_classifier(engine, images, workers=context.runtime.workers if workers is None else workers)[0]
 
 
-def _shared_overrides(learning_rate: float, plan: ComparePlan) -> dict[str, str]:
-    return {"optimizer.learning_rate": str(learning_rate), "evaluations": str(plan.evaluations)}
-
-
-def _train_unit(
-    context: CompareContext, candidate: Candidate, request: FitRequest, place: Path, plan: ComparePlan
+def _train(
+    context: CompareContext, key: CellKey, rate: float, plan: ComparePlan, place: Path, **length: Any
 ) -> FitResult | None:
-    """What came of a training; None where it diverged, now or before: once more it would do so again."""
+    """What came of a training; None if it diverged, now or before: once more it would do so again."""
     if (place / DIVERGED).exists():
         return None
+    overrides = {"optimizer.learning_rate": str(rate), "evaluations": str(plan.evaluations)}
+    request = _training_request(
+        context.request, context.data, context.candidates[key.model], key.fraction, key.seed, overrides, **length
+    )
     method = Labelled(
         data=lambda _: context.data,
         measured=("val",),
-        validation=SharedValidation(SPLIT_SEED, plan.val_images, plan.image_seconds[candidate.name]),
+        validation=SharedValidation(SPLIT_SEED, plan.val_images, plan.image_seconds[key.model]),
         page=False,
         writing_seconds=1.0,
     )
@@ -217,7 +254,7 @@ def _train_unit(
 
 
 def is_done(place: Path) -> bool:
-    """Whether nothing is left to be trained there."""
+    """Whether nothing is left to train in this folder."""
     return (place / RESULT).exists() or (place / DIVERGED).exists()
 
 
@@ -235,8 +272,10 @@ def step_flops(training: Training, images: int) -> float:
     )
 
 
-def model_bias(bundle: Bundle, images: Source, saved: Path, workers: int) -> Bias:
-    """The bias of a model on these images; read from the file `saved` if it was measured before."""
+def model_bias(context: CompareContext, cell: Cell, images: Source) -> Bias:
+    """The bias of a cell's model on these images; read from its file if it was measured before."""
+    bundle = open_classifier(cell.place)  # its network may be moved, and follows gradients
+    saved = context.folder / "bias" / f"{context.candidates[cell.model].folder}.json"
     measured = {"weights": weights_digest(bundle.model), "images": [images.key(i) for i in range(len(images))]}
     try:
         found = read_json(saved) if saved.exists() else {}
@@ -244,8 +283,8 @@ def model_bias(bundle: Bundle, images: Source, saved: Path, workers: int) -> Bia
             return Bias.from_json(found["bias"])
     except (UserError, KeyError, TypeError, ValueError, AttributeError):  # damaged: it is measured again
         pass
+    source, workers = images.relabelled(bundle.labels), context.runtime.workers
     batch = choose_bias_batch(bundle)
-    source = images.relabelled(bundle.labels)
     bias = measure_bias(bundle.model, bundle.preprocess, source, batch_size=batch, workers=workers)
     write_file(saved, json.dumps({**measured, "bias": bias.to_json()}) + "\n")
     return bias

@@ -186,7 +186,7 @@ def _table(
 
 @dataclass(frozen=True)
 class SelfTrainContext(Study):
-    """What all rounds are done with."""
+    """The images, the request and the clock of all rounds."""
 
     request: SelfTrainRequest
     labelled: Data
@@ -195,6 +195,7 @@ class SelfTrainContext(Study):
     duplicates: int  # unlabelled images that were left out, as they are among the labelled ones
     notes: tuple[str, ...]
     deadline: Deadline | None
+    earlier_seconds: float = 0.0  # of rounds that were finished before this process began
 
     def round_place(self, number: int) -> Path:
         return self.folder / f"round-{number}"

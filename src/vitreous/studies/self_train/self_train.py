@@ -97,7 +97,32 @@ def self_train(
         config.write(folder)
         for note in context.notes:
             callbacks.message(note)
-        return _do_rounds(context)
+        measured = [k for k in range(request.rounds + 1) if (context.round_place(k) / RESULT).exists()]
+        context = replace(context, earlier_seconds=sum(_read_round(context, k).spent.seconds for k in measured))
+        done = [_run_round(context, 0)]
+        while done[-1].finished and len(done) <= request.rounds:
+            done.append(_run_round(context, len(done)))
+        rounds = tuple(
+            describe_round(k, context.round_place(k), one, request, context.labels_place(k), context.earlier_labels(k))
+            for k, one in enumerate(done)
+        )
+        best = best_round(rounds)
+        if not done[-1].finished:
+            return _result(context, rounds, best, finished=False)
+        # the labels that the final ones are compared with: the kept student's own, or another teacher's last
+        compared = best or (request.rounds if request.rounds > 1 else None)
+        labels = None if compared is None else read_labels(context.labels_place(compared))
+        paired = _compare_with_teacher(context, best)
+        final = _final_labels(context, best, labels)
+        with new_folder(folder / "bundle") as place:
+            for path in (context.round_place(best) / "bundle").iterdir():
+                if path.name != MANIFEST:
+                    shutil.copyfile(path, place / path.name)
+        changed = len(final.changed(labels))
+        result = _result(context, rounds, best, finished=True, changed=changed, paired=paired)
+        page = rounds_page(folder, request, result, context.unlabelled, final, labels, compared)
+        write_result(folder, "self-train", result.to_json(), page)
+    return result
 
 
 def _open_images(
@@ -143,85 +168,43 @@ def _check_rounds(context: SelfTrainContext) -> None:
         check_training_memory(training, len(data.train), context.runtime.world)
 
 
-def _do_rounds(context: SelfTrainContext) -> SelfTrainResult:
-    """All rounds, and what they come to; those that are done already are only read."""
-    request, folder = context.request, context.folder
-    measured = [k for k in range(request.rounds + 1) if (context.round_place(k) / RESULT).exists()]
-    earlier = sum(_read_round(context, k).spent.seconds for k in measured)  # spent before this process began
-    done = [_first_round(context, earlier)]
-    while done[-1].finished and len(done) <= request.rounds:
-        done.append(_student_round(context, len(done), earlier))
-    rounds = tuple(
-        describe_round(k, context.round_place(k), one, request, context.labels_place(k), context.earlier_labels(k))
-        for k, one in enumerate(done)
-    )
-    best = best_round(rounds)
-    if not done[-1].finished:
-        return _result(context, rounds, best, finished=False)
-    # the labels that are set beside the final ones: the kept student's own, or another teacher's last
-    compared = best or (request.rounds if request.rounds > 1 else None)
-    labels = None if compared is None else read_labels(context.labels_place(compared))
-    paired = _against_teacher(context, best, earlier)
-    final = _final_labels(context, best, labels, earlier)
-    with new_folder(folder / "bundle") as place:
-        for path in (context.round_place(best) / "bundle").iterdir():
-            if path.name != MANIFEST:
-                shutil.copyfile(path, place / path.name)
-    changed = len(final.changed(labels))
-    result = _result(context, rounds, best, finished=True, changed=changed, paired=paired)
-    page = rounds_page(folder, request, result, context.unlabelled, final, labels, compared)
-    write_result(folder, "self-train", result.to_json(), page)
-    return result
-
-
 def _read_round(context: SelfTrainContext, number: int) -> FitResult:
     found = read_result(context.round_place(number))
     assert isinstance(found, FitResult)  # as its request is
     return found
 
 
-def _is_done(context: SelfTrainContext, number: int) -> bool:
-    """Whether nothing is left of a round; a run whose page is lost writes it again."""
-    place, given = context.round_place(number), number == 0 and context.request.teacher is not None
-    return (place / RESULT).exists() and (given or (place / REPORT).exists())
-
-
-def _first_round(context: SelfTrainContext, earlier: float) -> FitResult:
-    """The first teacher: what `fit` makes of the labelled images, or the one that was given."""
-    if _is_done(context, 0):
-        return _read_round(context, 0)
-    if context.request.teacher is not None:
-        return _given_teacher(context, str(context.request.teacher))
-    context.callbacks.message(f"Round 0 of {context.request.rounds}: the teacher learns from the labelled images.")
-    request = context.request.first_round(round_budget(context, 0, earlier))
-    method = Labelled(data=lambda _: context.labelled, is_split=True)
-    return train(request, context.round_place(0), context.runtime, context.callbacks, method)
-
-
-def _student_round(context: SelfTrainContext, number: int, earlier: float) -> FitResult:
-    if _is_done(context, number):
+def _run_round(context: SelfTrainContext, number: int) -> FitResult:
+    """What came of a round: a teacher (round 0) or a student; only read if nothing of it is left to do."""
+    request, place, say = context.request, context.round_place(number), context.callbacks.message
+    is_given = number == 0 and request.teacher is not None
+    if (place / RESULT).exists() and (is_given or (place / REPORT).exists()):  # a page that is lost is written again
         return _read_round(context, number)
-    context.callbacks.message(f"Round {number} of {context.request.rounds}: a noised student.")
-    method = Labelled(
-        data=lambda training: student_data(context, training, number),
-        is_split=True,
-        typical=context.labelled.train,  # by such it will be judged
-        name=f"a noised student of round {number}, {context.request.labels} labels",
-    )
-    request = context.request.student_round(number, round_budget(context, number, earlier))
-    return train(request, context.round_place(number), context.runtime, context.callbacks, method)
+    if is_given:
+        return _given_teacher(context, str(request.teacher))
+    budget = round_budget(context, number)
+    if number == 0:
+        say(f"Round 0 of {request.rounds}: the teacher learns from the labelled images.")
+        fit, method = request.first_round(budget), Labelled(data=lambda _: context.labelled, is_split=True)
+    else:
+        say(f"Round {number} of {request.rounds}: a noised student.")
+        fit = request.student_round(number, budget)
+        method = Labelled(
+            data=lambda training: student_data(context, training, number),
+            is_split=True,
+            typical=context.labelled.train,  # by such it will be judged
+            name=f"a noised student of round {number}, {request.labels} labels",
+        )
+    return train(fit, place, context.runtime, context.callbacks, method)
 
 
-def round_budget(context: SelfTrainContext, number: int, earlier: float) -> str | None:
-    """A round's time: what it was when the round began, else its share of what is left.
-
-    earlier: seconds of rounds that were finished before this process began.
-    """
+def round_budget(context: SelfTrainContext, number: int) -> str | None:
+    """A round's time: what it was when the round began, else its share of what is left."""
     if context.deadline is None:
         return None
     if (saved := read_config(context.round_place(number))) is not None:
         return saved.request.budget
-    reserved = CLOSING * context.deadline.seconds + earlier
+    reserved = CLOSING * context.deadline.seconds + context.earlier_seconds
     seconds = context.deadline.seconds_per_part(context.request.rounds + 1 - number, reserved)
     return f"{max(MIN_ROUND_SECONDS, seconds):.1f}s"
 
@@ -257,10 +240,10 @@ def _given_teacher(context: SelfTrainContext, place: str) -> FitResult:
     return result
 
 
-def _against_teacher(context: SelfTrainContext, best: int, earlier: float) -> Paired | None:
-    """The kept student and the first teacher on the test images, or where there are none the validation images.
+def _compare_with_teacher(context: SelfTrainContext, best: int) -> Paired | None:
+    """The kept student and the first teacher on the test images, or on the validation images if there are none.
 
-    None where the teacher is kept, or without such images. Where the time is too short, both look at a random part.
+    None if the teacher is kept, or without such images. If the time is too short, both predict a random subset.
     """
     if (context.folder / RESULT).exists():  # only the page or the bundle is lost
         return read_self_training(context.folder).against_teacher
@@ -268,7 +251,8 @@ def _against_teacher(context: SelfTrainContext, best: int, earlier: float) -> Pa
     split = next((name for name in ("test", "val") if name in data.splits), None)
     if best == 0 or split is None:
         return None
-    seconds = None if deadline is None else PAIRING * max(0.0, deadline.left() - deadline.writing - earlier)
+    left = None if deadline is None else deadline.left() - deadline.writing - context.earlier_seconds
+    seconds = None if left is None else PAIRING * max(0.0, left)
     source, right = random_subset(data.splits[split], context.request.seed), []
     for number in (0, best):
         began = time.monotonic()
@@ -283,21 +267,23 @@ def _against_teacher(context: SelfTrainContext, best: int, earlier: float) -> Pa
     return Paired.of(split, right[0][:both], right[1][:both]) if both else None
 
 
-def _final_labels(context: SelfTrainContext, best: int, earlier_labels: Labelling | None, earlier: float) -> Labelling:
+def _final_labels(context: SelfTrainContext, best: int, earlier: Labelling | None) -> Labelling:
     place, data, deadline = context.folder / "labels" / "final", context.labelled, context.deadline
     if (kept := read_labels(place)) is not None:
         return kept
     teacher = open_teacher(context.round_place(best), data.classes, context.runtime.device)
-    end = None if deadline is None else max(deadline.seconds - deadline.writing - earlier, deadline.now() + 1)
+    end = float("inf")
+    if deadline is not None:
+        end = max(deadline.seconds - deadline.writing - context.earlier_seconds, deadline.now() + 1)
     final = label_images(
         teacher,
         context.unlabelled,
         data.splits.get("val"),
         seed=context.request.seed,
         workers=context.runtime.workers,
-        late=lambda: deadline is not None and end is not None and deadline.now() > end,
+        late=lambda: deadline is not None and deadline.now() > end,
     )
-    write_labels(place, final, context.unlabelled, data.classes, earlier=earlier_labels)
+    write_labels(place, final, context.unlabelled, data.classes, earlier=earlier)
     return final
 
 

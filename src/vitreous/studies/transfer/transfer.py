@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
@@ -36,7 +36,7 @@ MIN_SECONDS = 20.0  # below which nothing can be learned or measured that is wor
 
 
 class TaskUnit(NamedTuple):
-    """What gets a share of the time: one fine-tuning, or all protocols that share a task's features."""
+    """What gets an equal part of the time: one fine-tuning, or all protocols that share a task's features."""
 
     task: OpenTask
     protocols: tuple[Protocol, ...]
@@ -45,7 +45,7 @@ class TaskUnit(NamedTuple):
 def transfer(
     request: TransferRequest, out: str | Path | None, runtime: Runtime, callbacks: Callbacks, *, overwrite: bool = False
 ) -> TransferResult:
-    """Transfer a model to every task under every protocol, or go on with that; what is done is not done again."""
+    """Transfer a model to every task under every protocol, or resume that: finished units are only read."""
     deadline = open_deadline(request.budget, WRITING_SECONDS, runtime, callbacks)
     tasks, missing = _open_tasks(request)
     given = open_model(request.model, request.preprocess)
@@ -81,8 +81,15 @@ def transfer(
         for one in missing:
             callbacks.message(f"{one.task}: missing, {one.reason}.")
         try:
-            for one in _measure(context, bundle, units, deadline):
-                absent.append(one)  # what was said stays where the next unit is interrupted
+            model = _open_frozen(context, bundle, units, deadline)
+            for number, unit in enumerate(units):
+                seconds = None if deadline is None else deadline.seconds_per_part(len(units) - number)
+                for score in _measure(context, model, unit, seconds):
+                    if isinstance(score, TaskScore):
+                        _write_score(context, score)
+                        continue
+                    callbacks.message(f"{score.task}, {score.protocol}: left out ({score.reason}).")
+                    absent.append(score)
             complete = True
         except (StoppedError, Interrupted):  # what is there by then is written
             pass
@@ -148,51 +155,41 @@ def read_score(folder: Path, task: str, protocol: Protocol) -> TaskScore | None:
         raise UserError(f"{place}: damaged, or of another vitreous; delete it and repeat the command.") from None
 
 
+def _write_score(context: TransferContext, score: TaskScore) -> None:
+    place = _score_place(context.folder, score.task, score.protocol)
+    place.parent.mkdir(exist_ok=True)
+    write_file(place, json.dumps(asdict(score), indent=2, allow_nan=False) + "\n")
+    low, high = score.interval
+    context.callbacks.message(
+        f"{score.task}, {score.protocol}: {score.accuracy:.1%} (95 % interval {low:.1%} to {high:.1%}; test images: "
+        f"{score.tested}), {score.seconds:.0f} s"
+    )
+
+
 def _measure(
-    context: TransferContext, bundle: Bundle, units: Sequence[TaskUnit], deadline: Deadline | None
-) -> Iterator[Absent]:
-    """Do what is left, and keep every score; what had to be left out, and why."""
-    model = _open_frozen(context, bundle, units, deadline)
-    for number, unit in enumerate(units):
-        seconds = None if deadline is None else deadline.seconds_per_part(len(units) - number)
-        reason, found = "", list[TaskScore | Absent]()
-        if seconds is not None and seconds < MIN_SECONDS / 2:
-            reason = "there was no time left for it; give a longer budget"
-        else:
-            try:
-                if unit.protocols[0] not in FROZEN:
-                    found = [measure_fine_tuned(context, unit.task, unit.protocols[0], seconds)]
-                else:
-                    assert model is not None
-                    done = (read_score(context.folder, unit.task.named.name, protocol) for protocol in FROZEN)
-                    found = measure_frozen(
-                        model,
-                        unit.task,
-                        unit.protocols,
-                        seconds,
-                        workers=context.runtime.workers,
-                        progress=context.callbacks.progress,
-                        counted=any(score is not None for score in done),
-                    )
-            except UserError as error:  # too few images for this protocol, say: the other tasks can be measured
-                reason = str(error).rstrip(".")
-        if reason:
-            found = [
-                Absent(unit.task.named.name, unit.task.task.group, protocol, reason) for protocol in unit.protocols
-            ]
-        for one in found:
-            if isinstance(one, Absent):
-                context.callbacks.message(f"{one.task}, {one.protocol}: left out ({one.reason}).")
-                yield one
-                continue
-            place = _score_place(context.folder, one.task, one.protocol)
-            place.parent.mkdir(exist_ok=True)
-            write_file(place, json.dumps(asdict(one), indent=2, allow_nan=False) + "\n")
-            low, high = one.interval
-            context.callbacks.message(
-                f"{one.task}, {one.protocol}: {one.accuracy:.1%} (95 % interval {low:.1%} to {high:.1%}; test images: "
-                f"{one.tested}), {one.seconds:.0f} s"
-            )
+    context: TransferContext, model: InferenceModel | None, unit: TaskUnit, seconds: float | None
+) -> list[TaskScore | Absent]:
+    """The scores of a unit; what has to be left out, and why."""
+    task = unit.task
+    if seconds is not None and seconds < MIN_SECONDS / 2:
+        reason = "there was no time left for it; give a longer budget"
+        return [Absent(task.named.name, task.task.group, protocol, reason) for protocol in unit.protocols]
+    try:
+        if unit.protocols[0] not in FROZEN:
+            return [measure_fine_tuned(context, task, unit.protocols[0], seconds)]
+        assert model is not None
+        return measure_frozen(
+            model,
+            task,
+            unit.protocols,
+            seconds,
+            workers=context.runtime.workers,
+            progress=context.callbacks.progress,
+            counted=any(read_score(context.folder, task.named.name, one) is not None for one in FROZEN),
+        )
+    except UserError as error:  # too few images for this protocol, say: the other tasks can be measured
+        reason = str(error).rstrip(".")
+        return [Absent(task.named.name, task.task.group, protocol, reason) for protocol in unit.protocols]
 
 
 def _open_frozen(
