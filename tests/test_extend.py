@@ -1,4 +1,4 @@
-"""What a stranger can add without touching the package: an objective, a family of networks, an engine, a verb.
+"""What can be added without touching the package: an objective, a family of networks, an engine, a verb, a metric.
 
 `docs/extend.md` walks through them; its code is this file's.
 """
@@ -20,10 +20,11 @@ import generate
 import vitreous
 from support.colours import COLOURS, make_bundle, make_images
 from support.commands import check_refused, run_command
-from support.extensions import conv_family, dark_verb, export_engine, quadrant_objective
+from support.extensions import balanced_accuracy, conv_family, dark_verb, export_engine, quadrant_objective
 from support.killing import check_killed_and_resumed
 from vitreous.callbacks import Callbacks
 from vitreous.data.batch import Batch, ViewBatch
+from vitreous.evaluation.classify import METRICS, ClassificationResult
 from vitreous.inference.engines import ENGINES
 from vitreous.model.family import FAMILIES
 from vitreous.objectives.build import OBJECTIVES
@@ -312,13 +313,35 @@ def test_the_verb_is_on_the_page_of_commands(find_dark):
     assert page.split("## `vitreous find-dark`")[1].count("--limit COUNT") == 2  # usage and help
 
 
+# A metric
+
+
+def test_a_metric_is_measured_printed_and_on_the_page(tmp_path, monkeypatch):
+    """By hand: 6 red images are right, and 3 of green and 3 of blue are taken for each other: (1 + 0 + 0) / 3."""
+    monkeypatch.setitem(METRICS, "balanced_accuracy", balanced_accuracy.METRIC)
+    monkeypatch.setenv("COLUMNS", "100")
+    bundle = make_bundle(tmp_path / "bundle", labels=("green", "blue", "red"))
+    make_images(tmp_path / "data", colours=("red",), count=6)
+    make_images(tmp_path / "data", colours=("green", "blue"), count=3, seed=1)
+    found = json.loads(run_command("evaluate", bundle, tmp_path / "data", "--json").stdout)
+    assert (found["n"], found["top1"]) == (12, 0.5)
+    assert found["balanced_accuracy"] == pytest.approx(1 / 3)
+    assert ClassificationResult.from_json(found).metrics["balanced_accuracy"] == found["balanced_accuracy"]
+    assert re.search(r"balanced accuracy +33\.33%", run_command("evaluate", bundle, tmp_path / "data").stdout)
+    vitreous.write_report(bundle, data=tmp_path / "data", out=tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert re.search(r'id="balanced_accuracy">33\.3.%<.*?the mean of the accuracies of all classes', page, re.S)
+    monkeypatch.delitem(METRICS, "balanced_accuracy")  # a program without it reads the file too
+    assert ClassificationResult.from_json(found).top1 == 0.5
+
+
 # The page
 
 
 def test_the_code_on_the_page_is_the_code_that_runs(subtests):
     page = (HERE.parent / "docs" / "extend.md").read_text()
     blocks = re.findall(r"^( *)```python\n(.*?)^ *```", page, re.S | re.M)
-    assert len(blocks) == 11
+    assert len(blocks) == 12
     files = [path.read_text() for path in (HERE / "support" / "extensions").glob("*.py")]
     for number, (indent, block) in enumerate(blocks):
         code = "".join(line.removeprefix(indent) for line in block.splitlines(keepends=True))

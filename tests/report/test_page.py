@@ -89,7 +89,8 @@ def test_data_without_splits_are_just_images():
     n, wrong = found.result.n, round(found.result.n * (1 - found.result.top1))
     assert f"{wrong} of {n} " in text
     assert not re.search(r"\ball (\w+) \1\b", text)  # "all images images"
-    all_right = replace(found, result=replace(found.result, top1=1.0))
+    metrics = {**found.result.metrics, "top1": 1.0}
+    all_right = replace(found, result=replace(found.result, metrics=metrics))
     right = section(page(replace(content(), splits=(all_right,))), "mistakes")
     assert f" {n} " in right
     assert "<table" not in right
@@ -143,7 +144,7 @@ def test_plots_take_the_page_colours_and_keep_their_letters():
 
 def test_all_right_has_no_mistakes_to_show():
     found = scored(classes=2, n=40)
-    all_right = replace(found.result, top1=1.0, surest_wrong=())
+    all_right = replace(found.result, metrics={**found.result.metrics, "top1": 1.0}, surest_wrong=())
     made = page(replace(content(2), splits=(replace(found, result=all_right, wrong=()),)))
     assert " 40 " in section(made, "mistakes")
     assert "<table" not in section(made, "mistakes")
@@ -154,7 +155,8 @@ def test_few_images_do_not_call_a_model_too_sure():
     """80 % sure and 70 % right: of 10 images that is chance, of 1,000 it is not."""
     found = scored(classes=2, n=40)
     for n, told in ((10, False), (1000, True)):
-        result = replace(found.result, n=n, top1=0.7, bins=(Bin(n, 0.8, 0.7),))
+        metrics = {**found.result.metrics, "top1": 0.7}
+        result = replace(found.result, n=n, metrics=metrics, bins=(Bin(n, 0.8, 0.7),))
         made = section(page(replace(content(2), splits=(replace(found, result=result),))), "calibration")
         assert ("too sure." in made) is told
 

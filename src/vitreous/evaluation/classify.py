@@ -1,12 +1,13 @@
-"""How well classes are told apart: accuracy with its uncertainty, calibration, and what is taken for what.
+"""How well a classifier does: metrics with their uncertainty, calibration, and which classes are confused.
 
+`METRICS` is the table of all metrics: evaluation computes each, and the terminal, JSON and the page show them.
 Letters: n images, K classes.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -51,17 +52,33 @@ class ClassificationResult:
     """How well n images were classified. Shares are from 0 to 1."""
 
     n: int
-    top1: float
+    metrics: dict[str, float]  # of each row of `METRICS`, its value
     top1_interval: tuple[float, float]  # Wilson's 95 % confidence interval
-    top5: float  # the true class is among the five first, or among all if there are fewer
-    ece: float  # expected calibration error: how far confidence is from accuracy, on average
-    loss: float  # cross-entropy in nats
     labels: tuple[str, ...]  # (K,) names of the classes
     confusion: tuple[tuple[int, int, int], ...]
     """True class, predicted class and how many images: the pairs that occur, in order."""
     bins: tuple[Bin, ...]  # of confidence, equally wide from 0 to 1: what `ece` sums up
     surest_wrong: tuple[ClassifiedImage, ...]  # the wrong predictions, the most confident first
     surest_right: tuple[ClassifiedImage, ...]  # the most confident right prediction of each class, in the same order
+
+    @property
+    def top1(self) -> float:
+        return self.metrics["top1"]
+
+    @property
+    def top5(self) -> float:
+        """The true class is among the five most probable, or among all if there are fewer."""
+        return self.metrics["top5"]
+
+    @property
+    def ece(self) -> float:
+        """Expected calibration error: how far confidence is from accuracy, on average."""
+        return self.metrics["ece"]
+
+    @property
+    def loss(self) -> float:
+        """Cross-entropy in nats."""
+        return self.metrics["loss"]
 
     @property
     def per_class(self) -> dict[str, dict[str, Any]]:
@@ -117,14 +134,16 @@ class ClassificationResult:
         more["confusion"] = dict(zip(("true", "predicted", "images"), zip(*self.confusion, strict=True), strict=True))
         for name in ("bins", "surest_wrong", "surest_right"):
             more[name] = [entry._asdict() for entry in getattr(self, name)]
-        return {**asdict(self), **more}
+        found = asdict(self)
+        return {"n": found.pop("n"), **found.pop("metrics"), **found, **more}
 
     @staticmethod
     def from_json(fields: dict[str, Any]) -> ClassificationResult:
         """The same again; what follows from the rest is not read. Older files have all K x K counts of `confusion`."""
         kinds: dict[str, Any] = {"bins": Bin, "surest_wrong": ClassifiedImage, "surest_right": ClassifiedImage}
-        read: dict[str, Any] = {name: fields[name] for name in ("n", "top1", "top5", "ece", "loss")}
-        read |= {name: tuple(kind(**entry) for entry in fields[name]) for name, kind in kinds.items()}
+        read: dict[str, Any] = {name: tuple(kind(**entry) for entry in fields[name]) for name, kind in kinds.items()}
+        metrics = {name: fields[name] for name in ("top1", "top5", "ece", "loss")}
+        metrics |= {name: fields[name] for name in METRICS if name in fields}  # what has been added to the table
         low, high = fields["top1_interval"]
         table = fields["confusion"]
         if isinstance(table, dict):
@@ -132,8 +151,57 @@ class ClassificationResult:
         else:
             pairs = [(i, j, count) for i, row in enumerate(table) for j, count in enumerate(row) if count]
         return ClassificationResult(
-            **read, top1_interval=(low, high), labels=tuple(fields["labels"]), confusion=tuple(pairs)
+            fields["n"],
+            metrics,
+            top1_interval=(low, high),
+            labels=tuple(fields["labels"]),
+            confusion=tuple(pairs),
+            **read,
         )
+
+
+class MetricInputs(NamedTuple):
+    """What a metric is computed from."""
+
+    probabilities: Tensor  # (n, K) float64
+    targets: Tensor  # (n,) int64: the true classes
+    predicted: Tensor  # (n,) the most probable class, of equals the first
+    confidence: Tensor  # (n,) its probability
+    rank: Tensor  # (n,) how many classes come before the true one: 0 if the prediction is right
+    log_likelihood: Tensor  # (n,) logarithm of the true class's probability, in nats
+
+
+class Metric(NamedTuple):
+    """One number that says how good predictions are."""
+
+    compute: Callable[[MetricInputs], float]
+    title: str
+    form: str = ".2%"  # how the terminal shows it; the page has rates with one decimal place
+    interval: Callable[[ClassificationResult], tuple[float, float]] | None = None  # 95 %
+    note: str = ""  # what the terminal says after the value
+    shown: Callable[[ClassificationResult], bool] = lambda result: True  # whether the terminal shows it
+    page_note: str | None = None  # what the page says below it; None: the page does not show it as a large number
+
+
+METRICS = {
+    "top1": Metric(
+        lambda p: float((p.predicted == p.targets).double().mean()),
+        "top-1 accuracy",
+        interval=lambda result: result.top1_interval,  # the page shows it first, for each split
+    ),
+    "top5": Metric(
+        lambda p: float((p.rank < 5).double().mean()), "top-5 accuracy", shown=lambda result: len(result.labels) > 5
+    ),
+    "ece": Metric(
+        lambda p: expected_calibration_error(p.confidence, p.predicted == p.targets),
+        "calibration error",
+        interval=lambda result: result.ece_interval,
+        note="ECE, 15 bins",
+        page_note="how far its certainty is from its accuracy, on average",
+    ),
+    "loss": Metric(lambda p: float(-p.log_likelihood.mean()), "cross-entropy", ".3f"),
+}
+"""By their keys in JSON, in the order in which they are shown."""
 
 
 def score_classes(
@@ -144,7 +212,7 @@ def score_classes(
     names: Sequence[str] | None = None,
     probabilities: bool = False,
 ) -> ClassificationResult:
-    """Judge logits (n, K) against targets (n,).
+    """Compare logits (n, K) with targets (n,).
 
     probabilities: `logits` has rows that sum to 1 instead. Of equal logits the first wins.
     labels: (K,) names; numbers if None. Where two classes have one name, the number is added.
@@ -162,11 +230,14 @@ def score_classes(
     count, classes = probs.shape
     confidence, predicted = probs.max(dim=1)
     right = predicted == targets
-    own = probs.gather(1, targets[:, None])  # (n, 1): what the true class got
-    # A true class that has an equal one counts as behind those before it, as argmax has it.
+    own = probs.gather(1, targets[:, None])  # (n, 1): the probability of the true class
+    # of classes with equal probabilities the first wins, as argmax has it
     before = torch.arange(classes) < targets[:, None]
     rank = ((probs > own) | ((probs == own) & before)).sum(dim=1)
-    logs = own.clamp_min(1e-300).log() if probabilities else logits.log_softmax(dim=1).gather(1, targets[:, None])
+    log_likelihood = (
+        own.clamp_min(1e-300).log() if probabilities else logits.log_softmax(dim=1).gather(1, targets[:, None])
+    )
+    predictions = MetricInputs(probs, targets, predicted, confidence, rank, log_likelihood.squeeze(1))
     pairs, counts = torch.unique(targets * classes + predicted, return_counts=True)
     labels = distinct_labels(labels if labels is not None else [str(k) for k in range(classes)])
 
@@ -181,11 +252,8 @@ def score_classes(
         best.setdefault(label, row)
     return ClassificationResult(
         n=count,
-        top1=float(right.double().mean()),
+        metrics={name: metric.compute(predictions) for name, metric in METRICS.items()},
         top1_interval=wilson(int(right.sum()), count),
-        top5=float((rank < 5).double().mean()),
-        ece=expected_calibration_error(confidence, right),
-        loss=float(-logs.mean()),
         labels=labels,
         confusion=tuple(zip(*(part.tolist() for part in (pairs // classes, pairs % classes, counts)), strict=True)),
         bins=calibration_bins(confidence, right),

@@ -14,7 +14,7 @@ from PIL import Image
 from vitreous.config.model import with_article
 from vitreous.config.train import Training
 from vitreous.distributed.meter import Cost
-from vitreous.evaluation.classify import MIN_CLASS_IMAGES, ClassificationResult, ClassifiedImage
+from vitreous.evaluation.classify import METRICS, MIN_CLASS_IMAGES, ClassificationResult, ClassifiedImage
 from vitreous.model.family import count_flops, count_parameters
 from vitreous.report.html import Html, render
 from vitreous.report.plots import FULL_MATRIX, Series, confusion, curves, page_style, reliability, to_svg
@@ -129,6 +129,11 @@ def _measured(found: ClassificationResult) -> dict[str, Any]:
     """What the template shows of a split beside its result."""
     rows = sorted(_class_rows(found), key=lambda row: (row.accuracy, row.name))
     return {
+        "metrics": {
+            name: (metric, found.metrics[name])
+            for name, metric in METRICS.items()
+            if metric.page_note is not None and name in found.metrics  # a result that was kept may not have it
+        },
         "matrix": confusion(found.confusion_matrix(), found.labels) if len(found.labels) <= FULL_MATRIX else None,
         "rows": rows,
         "hardest": [row for row in rows if row.n >= MIN_CLASS_IMAGES][:HARDEST],

@@ -148,16 +148,16 @@ def _show_label_sets(found: LabelSetEvaluation) -> None:
 
 
 def _show_classes(found: Evaluation) -> None:
-    from vitreous.evaluation.classify import MIN_CLASS_IMAGES
+    from vitreous.evaluation.classify import METRICS, MIN_CLASS_IMAGES
 
     result = found.result
     seen = {name: entry for name, entry in result.per_class.items() if entry["n"]}
-    rows = [
-        ("top-1 accuracy", f"{result.top1:.2%}", _interval(result.top1_interval)),
-        *([("top-5 accuracy", f"{result.top5:.2%}")] if len(result.labels) > 5 else []),
-        ("calibration error", f"{result.ece:.2%}", f"{_interval(result.ece_interval)}; ECE, 15 bins"),
-        ("cross-entropy", f"{result.loss:.3f}"),
-    ]
+    rows = []
+    for name, metric in METRICS.items():
+        interval = "" if metric.interval is None else _interval(metric.interval(result))
+        if metric.shown(result):
+            notes = "; ".join(filter(None, (interval, metric.note)))
+            rows.append((metric.title, f"{result.metrics[name]:{metric.form}}", notes))
     few = len(seen) <= MAX_SHOWN_CLASSES
     worst = result.hardest(MAX_SHOWN_CLASSES, least=1 if few else MIN_CLASS_IMAGES)
     title = "class" if few else f"the {len(worst)} hardest classes"
