@@ -1,8 +1,8 @@
-"""What a person gives to a function, checked against the function's own annotations: one mechanism, one way to say it.
+"""Arguments of public functions, checked against the annotations of the function.
 
-Whatever a person may call is `checked`: an argument that its annotation does not allow is refused by name, before
-anything is done with it. Beside plain types an annotation may say a `Range`. Numbers are finite, texts are not empty,
-and a number of NumPy's is as good as Python's own.
+Every public function is `checked`: an argument that its annotation does not allow is refused by name, before anything
+is done with it. `Annotated` types may have a `Range`. Numbers must be finite, strings not empty; NumPy's numbers become
+Python's.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from vitreous.errors import UserError
 P = ParamSpec("P")
 R = TypeVar("R")
 
-MAX_TEXT_LETTERS = 4096  # no path that a system takes is longer
+MAX_TEXT_LETTERS = 4096  # the longest path of any system
 MAX_NAME_BYTES = 255  # of a file's name, between two slashes
 MAX_INT = 2**63
 
@@ -47,7 +47,7 @@ _SHORT.maxstring = 80
 
 @dataclass(frozen=True)
 class Range:
-    """Which numbers an argument may be."""
+    """The allowed numbers: greater or equal, less or equal, greater than, less than."""
 
     ge: float = -math.inf
     le: float = math.inf
@@ -73,7 +73,7 @@ def _number(value: float) -> str:
 
 @dataclass(frozen=True)
 class Expected:
-    """What to give, in words, where the type says too little."""
+    """What to give, in words, if the type does not say enough."""
 
     words: str
 
@@ -108,7 +108,7 @@ FormatArgument = Callable[[str, object], str]
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
-    """The function, which then refuses arguments that its annotations do not allow, each in one sentence."""
+    """Decorator: arguments that the annotations do not allow raise a `UserError`."""
     signature = inspect.signature(function)
 
     @wraps(function)
@@ -121,7 +121,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def bind(called: str, signature: inspect.Signature, *args: Any, **kwargs: Any) -> inspect.BoundArguments:
-    """The arguments of a call; one that is missing, or that the function does not have, is refused."""
+    """The bound arguments of a call; a missing or unknown one raises a `UserError`."""
     try:
         return signature.bind(*args, **kwargs)
     except TypeError as error:
@@ -137,14 +137,14 @@ def bind(called: str, signature: inspect.Signature, *args: Any, **kwargs: Any) -
 def check_values(
     values: Mapping[str, object], hints: Mapping[str, Any], place: FormatArgument | None = None
 ) -> dict[str, Any]:
-    """The values by name, as their annotations have them; one that its annotation does not allow is refused."""
+    """The values by name, converted to their annotated types; an invalid one raises a `UserError`."""
     return {
         name: check_value(value, hints[name], name, place) if name in hints else value for name, value in values.items()
     }
 
 
 def check_fields(config: Any) -> None:
-    """Refuse a frozen dataclass whose fields are not what their annotations say; numbers of NumPy's become Python's."""
+    """Check the fields of a frozen dataclass against their annotations; NumPy's numbers become Python's."""
     hints = _hints(cast(Hashable, type(config)))
     for field in fields(config):
         value = getattr(config, field.name)
@@ -153,7 +153,7 @@ def check_fields(config: Any) -> None:
 
 
 def check_value(value: object, hint: Any, name: str, place: FormatArgument | None = None) -> Any:
-    """The value as the annotation has it, or one sentence that names it and says what to give."""
+    """The value converted to the annotated type; an invalid one raises a `UserError`."""
     try:
         return _convert(value, hint)
     except _InvalidValueError as error:
@@ -165,7 +165,7 @@ def check_value(value: object, hint: Any, name: str, place: FormatArgument | Non
 
 @cache
 def _hints(owner: Hashable) -> dict[str, Any]:
-    """The annotations of a function's arguments, or of a dataclass's fields; found when first needed."""
+    """The annotations of a function's arguments, or of a dataclass's fields."""
     found: Any = owner
     hints = get_type_hints(inspect.unwrap(found), include_extras=True)
     known = {field.name for field in fields(found)} if is_dataclass(found) else hints.keys() - {"return"}
@@ -173,17 +173,17 @@ def _hints(owner: Hashable) -> dict[str, Any]:
 
 
 class _InvalidValueError(Exception):
-    """A value that an annotation does not allow, with the annotation and, where it lies inside another, its place."""
+    """A value that its annotation does not allow. place: its index, if it is an item of the argument."""
 
     def __init__(self, value: object, hint: Any, reason: str = "", place: str = "", *, near: bool = False) -> None:
         super().__init__(reason)
         self.value, self.hint, self.reason, self.place = value, hint, reason, place
-        # of the right type, though not of the right value: of several alternatives this one was meant
+        # whether the type is right and only the value is wrong: the message is then about this member of a union
         self.near = near or bool(reason)
 
 
 def _convert(value: object, hint: Any) -> Any:
-    """The value as the hint has it; raises `_InvalidValueError`."""
+    """The value converted to the hint; an invalid one raises `_InvalidValueError`."""
     origin = get_origin(hint)
     kind = origin or hint
     if hint in (Any, object) or isinstance(hint, TypeVar):
@@ -202,7 +202,7 @@ def _convert(value: object, hint: Any) -> Any:
         fits = isinstance(value, Mapping) and all(isinstance(key, str) and key for key in value)
     elif kind is Callable:
         fits = callable(value)
-    else:  # whether a value keeps to a protocol shows when it is used
+    else:  # protocols are not checked
         fits = getattr(kind, "_is_protocol", False) or isinstance(value, kind)
     if not fits:
         raise _InvalidValueError(value, hint)
@@ -225,7 +225,7 @@ def _convert_annotated(value: object, hint: Any) -> Any:
 
 
 def _convert_union(value: object, hint: Any) -> Any:
-    """The first alternative that fits; else what is wrong by the one that came nearest."""
+    """Convert by the first member that fits; the error is that of the member that came nearest."""
     near: _InvalidValueError | None = None
     for choice in get_args(hint):
         try:
@@ -240,7 +240,7 @@ def _convert_union(value: object, hint: Any) -> Any:
 
 
 def _convert_scalar(value: object, kind: type) -> Any:
-    """A number, truth value or text; NumPy's own become Python's."""
+    """A number, bool or str; NumPy's scalars become Python's."""
     dtype = getattr(value, "dtype", None)
     if dtype is not None and getattr(value, "shape", None) != ():
         raise _InvalidValueError(value, kind)
@@ -279,7 +279,7 @@ def _path(value: Any, hint: Any) -> Any:
 
 
 def _convert_items(value: object, hint: Any, origin: type) -> Any:
-    """A list or tuple, each item checked; a tuple where the annotation has one."""
+    """A list or tuple with each item checked; a tuple if the annotation is one."""
     inner = get_args(hint) or (Any, ...)
     fixed = origin is tuple and inner[-1] is not ...
     if isinstance(value, str | bytes) or not isinstance(value, Sequence) or (fixed and len(inner) != len(value)):
@@ -308,7 +308,7 @@ def wanted(hint: Any) -> str:
 
 
 def union_members(hint: Any, *, annotated: bool = False) -> list[Any]:
-    """The alternatives of a hint, those within alternatives too; annotated: each with its remarks."""
+    """The members of a union, nested ones too. annotated: keep `Annotated` around each."""
     if get_origin(hint) is Annotated and not annotated:
         return union_members(get_args(hint)[0])
     if get_origin(hint) in (Union, UnionType):
@@ -347,7 +347,7 @@ def _describe_hint(hint: Any, beside: Sequence[Any]) -> str:
 
 
 def shown(value: object) -> str:
-    """A value in a sentence, cut short; of what has no short text, its type."""
+    """A short repr for error messages; the type of a value without one."""
     if isinstance(value, bool | str | float | NoneType | Path):
         return _SHORT.repr(str(value) if isinstance(value, Path) else value)
     if isinstance(value, int):

@@ -1,4 +1,4 @@
-"""How a long computation tells a person what it does, and how it is told to stop."""
+"""Callbacks of a long computation: messages, progress, and whether to stop."""
 
 from __future__ import annotations
 
@@ -6,39 +6,35 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 Progress = Callable[[int, int], None]
-"""Called with how many are done, and how many there are."""
+"""Called with the number done and the total."""
 NamedProgress = Callable[[str, int, int], None]
-"""The same, with what is being done."""
+"""The same, after the name of the task."""
 
 
 def no_progress(done: int, total: int) -> None:
-    """Tell nobody."""
+    pass
 
 
 @dataclass(frozen=True)
 class Event:
-    """What the training loop tells after each step."""
+    """One training step, as the callback `step` gets it."""
 
     step: int
     steps: int
     epoch: int
-    record: dict[str, float]
-    """The loss, and what else the objective says of this step."""
+    record: dict[str, float]  # the loss and the objective's metrics
     images_per_second: float
     evaluation: dict[str, float] | None = None
 
 
 @dataclass(frozen=True)
 class Callbacks:
-    """Functions that are called while something is computed."""
+    """Functions that are called during a computation."""
 
     message: Callable[[str], None] = lambda text: None
     step: Callable[[Event], None] = lambda event: None
-    progress: NamedProgress = lambda what, done, total: None
-    """Of images."""
-    download: NamedProgress = lambda what, done, total: None
-    """Of the bytes that are downloaded or unpacked."""
+    progress: NamedProgress = lambda what, done, total: None  # in images
+    download: NamedProgress = lambda what, done, total: None  # in bytes, downloaded or unpacked
     should_stop: Callable[[], bool] = lambda: False
-    """Asked between two training steps; then everything is saved, and the same call resumes."""
-    started: float | None = None
-    """When the person began to wait, by `time.monotonic`; None: with the call."""
+    """Asked between training steps; if it is true, everything is saved, and the same call resumes."""
+    started: float | None = None  # when a budget's clock began, by `time.monotonic`; None: with the call

@@ -1,26 +1,18 @@
-"""The errors that end a command with a sentence; every other is a bug and keeps its traceback."""
+"""Errors that end a command with one sentence; any other error is a bug and keeps its traceback."""
 
 
 class UserError(ValueError):
-    """A mistake in what was asked for: the message says what, which field or file, and what to do.
-
-    The command line prints it as one sentence and ends with status 2.
-    """
+    """A mistake of the user: the message names the field or file and says what to do. Exit status 2."""
 
 
 class DamagedModelError(UserError):
-    """A model whose answers mean nothing. For whoever gave the model it is a mistake; for who asks a server, no fault
-    of theirs, and where the model lies is none of their business.
-    """
+    """A model whose outputs are not finite. The server answers with status 500 and without the model's path, because
+    the client has made no mistake."""
 
 
 class MachineError(Exception):
-    """What was asked for is right, and the machine refuses: no memory, no room, nobody who takes the output.
-
-    The command line prints it as one sentence and ends with status 1.
-    """
+    """The request is valid and the machine cannot do it: memory, disk, file handles, closed output. Exit status 1."""
 
 
 def no_readable_images() -> UserError:
-    """What is said where not one image could be read."""
     return UserError("there are no images that can be read; check the data.")

@@ -1,4 +1,4 @@
-"""Files that a person names, read with bounds: no pipe is waited for, no huge or endless file is swallowed."""
+"""Reading files that a user names: regular files only, up to a maximal size."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 
 from vitreous.errors import UserError
 
-MAX_TEXT_BYTES = 64 * 2**20  # bytes of a description (JSON, labels, a manifest); more are a mistake or an attack
+MAX_TEXT_BYTES = 64 * 2**20  # of JSON, labels or a manifest
 
 
 def open_input(path: Path) -> BinaryIO:
@@ -55,7 +55,7 @@ def read_json(path: Path, most: int = MAX_TEXT_BYTES) -> Any:
 
 
 def parse_json(text: str, where: object) -> Any:
-    """What JSON text says. NaN and infinity, which are not JSON, and nesting beyond all reason are refused."""
+    """The value of JSON text. NaN, infinity and too deep nesting are refused."""
     try:
         return json.loads(text, parse_constant=_no_constant)
     except RecursionError:
@@ -69,11 +69,8 @@ def _no_constant(name: str) -> Any:
 
 
 def utf8_text(name: str) -> str:
-    """A name as text that any UTF-8 file can hold, the same in every locale.
-
-    Python keeps bytes of a file's name that its locale cannot decode as lone surrogates, which no file takes. Here they
-    are UTF-8 again where they are, else escapes: the byte E9 becomes the four letters \\xe9.
-    """
+    """A file name as text that encodes to UTF-8, the same in every locale. Python keeps bytes that the locale cannot
+    decode as lone surrogates; here they become UTF-8 characters if they are valid, else escapes such as \\xe9."""
     try:
         raw = name.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:  # a surrogate that stands for no byte, such as JSON may hold
@@ -82,7 +79,7 @@ def utf8_text(name: str) -> str:
 
 
 def file_kind(mode: int) -> str:
-    """What a file's mode says it is, in a person's words: "file", "folder", "pipe", "device" or "socket"."""
+    """ "file", "folder", "pipe", "device" or "socket"."""
     kinds = {stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFIFO: "pipe", stat.S_IFSOCK: "socket"}
     return kinds.get(stat.S_IFMT(mode), "device")
 
@@ -92,7 +89,7 @@ def reason(error: Exception) -> str:
 
 
 def parse_bytes(size: str | int, name: str, least: int = 1) -> int:
-    """Bytes that a person means by a number, or a text such as "256MB"; `name` is what errors call it."""
+    """The bytes of a number or of a text such as "256MB". name: the option, for error messages."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmgt]?)b?", str(size).strip().lower(), re.ASCII)
     count = int(float(found[1]) * 1000 ** " kmgt".index(found[2] or " ")) if found and len(found[1]) < 20 else -1
     if count < 0:
@@ -103,7 +100,7 @@ def parse_bytes(size: str | int, name: str, least: int = 1) -> int:
 
 
 def format_bytes(count: int) -> str:
-    """Bytes for a person: "512 MB", "1.5 GB"."""
+    """Such as "512 MB" or "1.5 GB"."""
     amount, unit = float(count), "bytes"
     for unit in ("bytes", "kB", "MB", "GB", "TB", "PB"):
         if amount < 1000 or unit == "PB":

@@ -1,7 +1,7 @@
-"""A signal that asks the program to end: an exception wherever it comes, but where work must not be left half done.
+"""Termination signals become the exception `Interrupted`; a block of `uninterrupted` delays it until the block's end.
 
-What is on the disk is complete or not there at every moment, so a command may end anywhere. What is in memory is not
-whole in the midst of a training step: there `uninterrupted` keeps a signal waiting.
+Files are complete or absent at every moment, so a command may end anywhere. The state in memory is inconsistent during
+a training step: such code is put into `uninterrupted`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 """Ctrl-C; what `kill`, `timeout`, systemd and SLURM send; a terminal that was closed."""
-ECHO_SECONDS = 1.0  # more signals are the same one: a process group may get it twice, from two who pass it on
-AGAIN_SECONDS = 0.01  # until a signal that came where Python drops exceptions comes once more
+ECHO_SECONDS = 1.0  # in which a second signal counts as the first: a launcher and a shell may both forward it
+RESEND_SECONDS = 0.01  # until a signal whose exception Python dropped is sent again
 
 
 class Interrupted(KeyboardInterrupt):
-    """This signal came. Whoever catches it may go on to save, and should then end."""
+    """A termination signal. A handler of this exception may still save, and should then end."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -35,15 +35,15 @@ class Interrupted(KeyboardInterrupt):
 
 @dataclass
 class _SignalState:
-    """What came of signals so far: they belong to the process, so there is one of these."""
+    """The signals of this process so far."""
 
-    number: int | None = None
-    since: float = 0.0
+    number: int | None = None  # the first signal
+    since: float = 0.0  # when it came, by `time.monotonic`
     raised: bool = False
-    held: int = 0  # how many `uninterrupted` blocks the program is in
+    depth: int = 0  # of nested `uninterrupted` blocks
 
     def raise_once(self) -> None:
-        if self.number is not None and not self.raised and not self.held:
+        if self.number is not None and not self.raised and not self.depth:
             self.raised = True
             raise Interrupted(self.number)
 
@@ -53,36 +53,34 @@ _state = _SignalState()
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Within, the first signal is `Interrupted`, and one that comes later ends the process at once.
-
-    Signals that whoever started the process wanted ignored (nohup, a shell's background job) stay ignored.
-    """
+    """Within, the first signal raises `Interrupted`, and a later one ends the process at once. Ignored signals (nohup,
+    a shell's background job) stay ignored."""
     _state.number, _state.raised = None, False
     previous = {number: signal.getsignal(number) for number in SIGNALS}
-    heeded = [number for number, handler in previous.items() if handler is not signal.SIG_IGN]
-    for number in heeded:
+    handled = [number for number, handler in previous.items() if handler is not signal.SIG_IGN]
+    for number in handled:
         signal.signal(number, _handle)
     try:
         with _resending_dropped():
             yield
     finally:
-        for number in heeded:
+        for number in handled:
             signal.signal(number, previous[number])
 
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Within, a signal waits until the block has ended."""
-    _state.held += 1
+    """Within, `Interrupted` is not raised; a signal that came raises it at the end of the block."""
+    _state.depth += 1
     try:
         yield
     finally:
-        _state.held -= 1
+        _state.depth -= 1
     _state.raise_once()
 
 
 def received_signal() -> int | None:
-    """The signal that asked this command to end, if one did."""
+    """The number of the first termination signal, if one came."""
     return _state.number
 
 
@@ -114,10 +112,8 @@ def _handle(number: int, _: object) -> None:
 
 @contextmanager
 def _resending_dropped() -> Iterator[None]:
-    """Within, a signal that comes while Python tidies up (`__del__`, a weak reference's end) comes once more.
-
-    Python prints exceptions from there and drops them, and the command would go on as if nobody had asked it to end.
-    """
+    """Within, a signal that comes in `__del__` or a weak reference's callback is sent again: Python prints
+    exceptions from there and drops them."""
     before = sys.unraisablehook
 
     def hook(unraisable: UnraisableHookArgs) -> None:
@@ -136,6 +132,6 @@ def _resending_dropped() -> Iterator[None]:
 
 
 def _send_again(number: int) -> None:
-    time.sleep(AGAIN_SECONDS)
+    time.sleep(RESEND_SECONDS)
     if signal.getsignal(number) is _handle:
         signal.pthread_kill(threading.main_thread().ident or 0, number)  # which wakes it, too

@@ -91,7 +91,7 @@ def refused(world, rank):
 def refused_rows(world):
     """What is said where no process has a row."""
     with pytest.raises(UserError) as error:
-        world.gather(None)
+        world.all_gather_rows(None)
     return str(error.value)
 
 
@@ -183,11 +183,11 @@ def work(rank, folder):
     world, own = World(rank, 2), SCORES[rows_of(rank)]
     found = {
         "mean": world.mean(torch.tensor([1.0, 10.0]) * (rank + 1)),
-        "gathered": world.gather(own),
-        "numbers": world.gather(torch.arange(rank)),
-        "none": world.gather(own if rank else None),
+        "gathered": world.all_gather_rows(own),
+        "numbers": world.all_gather_rows(torch.arange(rank)),
+        "none": world.all_gather_rows(own if rank else None),
         "largest": world.all_reduce_max(torch.tensor([1.0, 10.0]) * (1 - 2 * rank)),
-        "slope": slope(lambda rows: weighed(*world.all_gather(rows)), own),
+        "slope": slope(lambda rows: weighed(*world.all_gather_with_grad(rows)), own),
         "agree": [world.any_rank(flag) for flag in (False, True, rank == 0, rank == 1)],
         "first": world.on_main(lambda: f"said by {rank}"),
         "refused": refused(world, rank),
@@ -375,8 +375,8 @@ def test_one_process_is_left_alone():
     world, rows = World(), torch.rand(4, 3)
     assert (world.rank, world.size, world.device) == (0, 1, torch.device("cpu"))
     assert world.mean(rows) is rows
-    assert world.gather(rows) is rows
-    assert world.all_gather(rows) == (rows, 0)
+    assert world.all_gather_rows(rows) is rows
+    assert world.all_gather_with_grad(rows) == (rows, 0)
     assert world.all_reduce(rows) is rows
     assert world.on_main(lambda: "said") == "said"
     assert [world.any_rank(flag) for flag in (False, True)] == [False, True]

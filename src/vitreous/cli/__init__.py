@@ -1,8 +1,7 @@
 """The command `vitreous`: parses, runs a verb, prints its result.
 
-`vitreous.verbs.GROUPS` is the table of verbs. The file of a verb is imported only when the verb is named: `vitreous
---help` needs no parser, and a verb imports its heavy things when it runs. A verb may have two words, such as `data
-get`: what verbs of one first word share is that word.
+`vitreous.verbs.GROUPS` is the table of verbs. A verb's file is imported only if the verb is named: `vitreous --help`
+needs no parser, and a verb imports torch when it runs. A verb may have two words, such as `data get`.
 """
 
 from __future__ import annotations
@@ -27,17 +26,17 @@ if TYPE_CHECKING:
     from vitreous.cli.verb import Verb
 
 owns_process = False
-"""Whether this process was started for one command, so that a person waits for all of it, start-up included."""
-LIBRARY_ADDRESS_BYTES = 600 * 10**6  # what torch and the rest take; some of them end the process where there are fewer
+"""Whether this process was started for one command: a budget then includes its start-up."""
+LIBRARY_ADDRESS_BYTES = 600 * 10**6  # of torch and other libraries; some abort the process if they get fewer
 COMMAND_GROUPS = {"data": "Public datasets."}
-"""First words that several verbs share, and what is said of them."""
+"""First words that several verbs share, and their help."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run one command and exit with its status.
 
-    0: done. 1: the machine refused (memory, disk, handles, output), in one sentence. 2: a person's mistake, in one
-    sentence. 128 + n: ended by signal n. 141: whoever read the output wanted no more. A traceback is a bug.
+    0: done. 1: the machine refused (memory, disk, handles, output). 2: a mistake of the user. 128 + n: ended by signal
+    n. 141: the reader of the output closed the pipe. Any other error is a bug and keeps its traceback.
     """
     global owns_process
     owns_process = argv is None
@@ -49,19 +48,19 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _exit_status(args: list[str]) -> int:
-    """The status of a command; whatever ended it has been said."""
+    """Run a command and print its failure, if any."""
     failure: Exception | None
     try:
         with interruptible():
             try:
                 Path.cwd()
-            except FileNotFoundError:  # no name means anything there
+            except FileNotFoundError:
                 raise UserError(
                     "the folder you are in was deleted; go to another (cd) and repeat the command."
                 ) from None
             try:
                 status = _run(args)
-            except SystemExit as end:  # the parser's own way, after help or a complaint
+            except SystemExit as end:  # of tyro, after --help or an error
                 status = end.code if isinstance(end.code, int) else int(end.code is not None)
             sys.stdout.flush()
             return status or 0
@@ -75,7 +74,7 @@ def _exit_status(args: list[str]) -> int:
         failure = explain_failure(error)
         if failure is None:
             raise
-    print_failure(f"vitreous: {printable(str(failure))}")  # it may name a file with a line end in its name
+    print_failure(f"vitreous: {printable(str(failure))}")  # a file's name may have a line end
     return 2 if isinstance(failure, UserError) else 1
 
 
@@ -86,7 +85,7 @@ def _run(args: list[str]) -> int | None:
     if first in ("--version", "-V"):
         print(f"vitreous {__version__}")
         return None
-    if first.startswith("--tyro-"):  # shell completion, which is about all verbs
+    if first.startswith("--tyro-"):  # shell completion needs all verbs
         from vitreous.cli.parsing import parse_any
 
         parse_any({verb: load_verb(verb) for verb in verb_table()}, COMMAND_GROUPS, args)
@@ -110,7 +109,7 @@ def _run(args: list[str]) -> int | None:
 
 
 def _execute(name: str, args: list[str]) -> int:
-    """Parse a command, do what it says and show the result; its exit status."""
+    """Parse a command, run it and show the result; its exit status."""
     from vitreous.cli.parsing import parse
     from vitreous.cli.terminal import log_to_stderr, print_json, process_started, shown_progress
 
@@ -147,7 +146,7 @@ def _execute(name: str, args: list[str]) -> int:
 
 
 def verb_table() -> dict[str, str | type[Verb[Any]]]:
-    """Every verb by its name: of this package "FILE.Class", of another the class."""
+    """Every verb by its name: "FILE.Class" in this package, else the class."""
     return {_name(verb): verb for group in _groups().values() for verb in group}
 
 
@@ -156,14 +155,13 @@ def _groups() -> dict[str, tuple[str | type[Verb[Any]], ...]]:
 
 
 def _name(verb: str | type[Verb[Any]]) -> str:
-    """What a person types: "count-images" for the class `CountImages`, "data get" for `DataGet`."""
+    """The command: "count-images" for the class `CountImages`, "data get" for `DataGet`."""
     kind = verb.partition(".")[2] if isinstance(verb, str) else verb.__name__
     first, *more = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", kind).lower().split("-")
     return (" " if first in COMMAND_GROUPS else "-").join([first, *more])
 
 
 def load_verb(name: str) -> type[Verb[Any]]:
-    """The class of a verb."""
     if isinstance(verb := verb_table()[name], type):
         return verb
     file, _, kind = verb.partition(".")
@@ -176,7 +174,7 @@ def summaries() -> dict[str, dict[str, str]]:
 
 
 def _summary(verb: str | type[Verb[Any]]) -> str:
-    """The first line of a verb's docstring; of our own files it is read, for importing them all takes too long."""
+    """The first line of a verb's docstring, read from the file in this package: importing all takes too long."""
     if isinstance(verb, type):
         text = verb.__doc__ or ""
     else:

@@ -1,4 +1,4 @@
-"""Sentences about what the machine refused, where nobody nearer to it could say more."""
+"""Error messages for errors of the system (memory, disk, handles) that were not caught where they happened."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import errno
 from vitreous.errors import MachineError, UserError
 from vitreous.inputs import reason
 
-MAX_SHOWN_LETTERS = 120  # of a name
+MAX_SHOWN_CHARACTERS = 120  # of a name
 SYMLINK_LOOP = "Symlink loop from "
 _MEMORY = (
     "there is not enough memory",
@@ -25,22 +25,22 @@ _BY_ERRNO = {
     errno.EDQUOT: _SPACE,
     errno.EFBIG: _SPACE,  # ulimit -f
 }
-"""What is wrong and what to do, by the system's number of the error."""
+"""Problem and remedy by errno."""
 _BY_MESSAGE = {
     "can't allocate memory": _MEMORY,
     "cannot allocate memory": _MEMORY,
     "not enough memory": _MEMORY,
     "bad_alloc": _MEMORY,
-    "could not create a primitive": _MEMORY,  # oneDNN, where it gets no room for the code that it makes
+    "could not create a primitive": _MEMORY,  # oneDNN, if it gets no memory for generated code
     "failed to map segment": _MEMORY,
     "can't start new thread": _THREADS,
     "too many open files": _HANDLES,
 }
-"""The same in the words of libraries that have no number, such as torch."""
+"""The same by the messages of libraries without an errno, such as torch."""
 
 
 def explain_failure(error: Exception) -> MachineError | UserError | None:
-    """A sentence for a person about an error that is nobody's mistake in the program; None where it may be one."""
+    """The error to show for a system error; None for an error that may be a bug."""
     name = getattr(error, "filename", None) if isinstance(error, OSError) else None
     if name is not None:
         name = _shortened(name.decode(errors="backslashreplace") if isinstance(name, bytes) else str(name))
@@ -59,7 +59,7 @@ def explain_failure(error: Exception) -> MachineError | UserError | None:
 
 
 def _refusal(error: Exception) -> tuple[str, str] | None:
-    """What the machine refused and what to do about it, if that is what the error says."""
+    """Problem and remedy, if the machine refused something."""
     if isinstance(error, MemoryError):
         return _MEMORY
     if isinstance(error, OSError) and error.errno in _BY_ERRNO:
@@ -71,5 +71,5 @@ def _refusal(error: Exception) -> tuple[str, str] | None:
 
 
 def _shortened(text: str) -> str:
-    half = MAX_SHOWN_LETTERS // 2
-    return text if len(text) <= MAX_SHOWN_LETTERS else f"{text[:half]}...{text[-half:]}"
+    half = MAX_SHOWN_CHARACTERS // 2
+    return text if len(text) <= MAX_SHOWN_CHARACTERS else f"{text[:half]}...{text[-half:]}"

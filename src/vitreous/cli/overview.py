@@ -1,4 +1,4 @@
-"""What there is to run: `vitreous --help`, and a sentence about a word that is no verb. Without tyro, which is slow."""
+"""`vitreous --help`, and the error for an unknown verb. Without tyro, whose import is slow."""
 
 from __future__ import annotations
 
@@ -11,14 +11,12 @@ from vitreous.errors import UserError
 
 OPTIONS = {"-h, --help": "Show this help message and exit.", "-V, --version": "Show the version and exit."}
 SYNONYMS = {"train": "fit", "finetune": "fit", "fine-tune": "fit", "classify": "predict"}
-"""What other programs call a verb."""
+"""Names of verbs in other programs."""
 
 
 def overview(groups: Mapping[str, Mapping[str, str]], word: str = "") -> str:
-    """What `vitreous --help` prints, in the look of tyro: a box for each group, a line or two for each verb.
-
-    word: the first word of all verbs in it, for `vitreous data --help`.
-    """
+    """The text of `vitreous --help`, in tyro's layout: a box for each group. word: the first word of all verbs in it,
+    for `vitreous data --help`."""
     command = f"vitreous {word}".rstrip()
     width = max(40, shutil.get_terminal_size().columns)
     boxes = {"options": {name: line for name, line in OPTIONS.items() if not (word and "version" in name)}, **groups}
@@ -38,10 +36,7 @@ def overview(groups: Mapping[str, Mapping[str, str]], word: str = "") -> str:
 
 
 def unknown_verb(word: str, verbs: Iterable[str], family: str = "") -> UserError:
-    """The sentence about a word that is no verb, with what may have been meant.
-
-    family: the word before it, which all these verbs begin with.
-    """
+    """The error for an unknown verb, with a suggestion. family: the first word of all these verbs."""
     from difflib import get_close_matches
 
     known = [verb.removeprefix(f"{family} ") for verb in verbs]

@@ -1,7 +1,7 @@
-"""From the words of a command to the arguments of its verb; what is wrong with them in one sentence.
+"""Parsing a command line into a verb, with errors of one sentence.
 
-tyro parses and writes the help. Its own complaints are boxes of many lines that speak of types, so they are caught
-before they are printed (`tyro._errors`, which is not public; of a tyro without it the boxes stay).
+tyro parses and writes the help. Its errors are boxes of many lines about types, so they are caught before they are
+printed. `tyro._errors` is not public; with a tyro without it the boxes stay.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from vitreous.cli.verb import Argument, Verb, arguments_of
 from vitreous.errors import UserError
 
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help_behavior_hint="")]
-"""An option that is either there or not."""
+"""An option without a value."""
 
 
 def parse(name: str, verb: type[Verb[Any]], args: Sequence[str]) -> tuple[Verb[Any], bool]:
-    """The verb with what the command says, and whether its result is printed as JSON."""
+    """The verb with its arguments, and whether its result is printed as JSON."""
     arguments = command_arguments(verb)
     _check_options(arguments, args)
     with _one_sentence_errors(name, arguments, args):
@@ -45,10 +45,7 @@ def parse(name: str, verb: type[Verb[Any]], args: Sequence[str]) -> tuple[Verb[A
 
 
 def parse_any(verbs: Mapping[str, type[Verb[Any]]], families: Mapping[str, str], args: Sequence[str]) -> None:
-    """Let tyro parse a command of any verb: it knows how to write what a shell completes.
-
-    families: what is said of the first words that several verbs share.
-    """
+    """Let tyro write the shell completion for all verbs. families: the help of first words that several verbs share."""
     commands: dict[str, Callable[..., Any]] = {}
     for name, verb in verbs.items():
         if " " not in name:
@@ -66,9 +63,7 @@ def command_arguments(verb: type[Verb[Any]]) -> dict[str, Argument]:
     """The arguments of a verb's command by the names of its fields."""
     found = {}
     for name, argument in arguments_of(verb, in_command=True).items():
-        if (
-            str in (kinds := union_members(argument.hint)) and int in kinds
-        ):  # a number that Python may take is a text here
+        if str in (kinds := union_members(argument.hint)) and int in kinds:  # on the command line it is a str
             argument = replace(argument, hint=str | None if NoneType in kinds else str)
         if argument.help:
             found[name] = argument
@@ -92,7 +87,7 @@ def command_of(verb: type[Verb[Any]]) -> type:
         elif argument.listed and default and not argument.required:
             default = ",".join(map(str, default))
         options.append((name, hint) if argument.required else (name, hint, field(default=default)))
-    # The help is wrapped to the terminal, so where the source breaks its lines must not show.
+    # tyro wraps the help to the terminal
     text = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.cleandoc(verb.__doc__ or ""))
     return make_dataclass(verb.__name__, options, kw_only=True, namespace={"__doc__": text})
 
@@ -114,7 +109,7 @@ def _parsed_type(argument: Argument) -> Any:
 
 
 def _value_of(argument: Argument, value: Any) -> Any:
-    """The value as the verb has it, from what tyro parsed."""
+    """The value of the verb's field, from what tyro parsed."""
     if argument.overrides:
         from vitreous.config.overrides import parse_overrides
 
@@ -134,7 +129,7 @@ def _value_of(argument: Argument, value: Any) -> Any:
 
 @contextmanager
 def _one_sentence_errors(verb: str, arguments: dict[str, Argument], args: Sequence[str]) -> Iterator[None]:
-    """Within, what tyro would refuse is refused in one sentence."""
+    """Within, tyro's errors are raised as `UserError`."""
     try:
         from tyro import _errors
     except ImportError:
@@ -149,7 +144,7 @@ def _one_sentence_errors(verb: str, arguments: dict[str, Argument], args: Sequen
 
 
 def _error_sentence(verb: str, arguments: dict[str, Argument], args: Sequence[str], event: Any) -> str:
-    """What is wrong with a command, of what tyro found: an unknown word, a missing or a wrong value."""
+    """The message for an error of tyro: an unknown word, a missing or a wrong value."""
     help_of_verb = f"see `vitreous {verb} --help`."
     if (unknown := _unknown_option(arguments, args)) is not None:
         return f"{_short(unknown)}: {verb} has no such option; {_suggestion(verb, unknown, arguments)}"
@@ -175,12 +170,12 @@ def _error_sentence(verb: str, arguments: dict[str, Argument], args: Sequence[st
 
 
 def _argument(arguments: dict[str, Argument], found: Any) -> Argument | None:
-    """Which argument tyro speaks of."""
+    """The argument of a tyro error."""
     return arguments.get(getattr(getattr(found, "field", None), "intern_name", ""))
 
 
 def _unknown_option(arguments: dict[str, Argument], args: Sequence[str]) -> str | None:
-    """The first word that looks like an option and is none."""
+    """The first unknown word that looks like an option."""
     known = {argument.name for argument in arguments.values()} | {"--help", "-h"}
     names = (arg.partition("=")[0] for arg in _options_in(args))
     return next((name for name in names if re.match(r"--?[A-Za-z]", name) and _with_hyphens(name) not in known), None)
@@ -198,8 +193,8 @@ def _suggestion(verb: str, word: str, arguments: dict[str, Argument]) -> str:
 
 
 def _check_options(arguments: dict[str, Argument], args: Sequence[str]) -> None:
-    """Refuse what tyro would take without a word: an option that is there twice, of which it takes the last, and a flag
-    with a value, which it takes for the next argument."""
+    """Refuse what tyro accepts silently: a repeated option, of which it takes the last, and a flag with a value, which
+    it takes for the next argument."""
     options = {argument.name: argument for argument in arguments.values() if not argument.positional}
     seen: set[str] = set()
     for arg in _options_in(args):
@@ -215,12 +210,12 @@ def _check_options(arguments: dict[str, Argument], args: Sequence[str]) -> None:
 
 
 def _options_in(args: Sequence[str]) -> Sequence[str]:
-    """The words before "--", behind which no word is an option."""
+    """The words before "--", after which no word is an option."""
     return args[: args.index("--")] if "--" in args else args
 
 
 def _value(args: Sequence[str], option: str) -> str | None:
-    """What stands behind an option in the command."""
+    """The word after an option."""
     for index, arg in enumerate(args):
         name, equals, value = arg.partition("=")
         if _with_hyphens(name) == option:

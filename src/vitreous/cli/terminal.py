@@ -1,6 +1,6 @@
-"""What a person and a program see of a command: streams that it can rely on, tables, JSON, and progress.
+"""The output of a command: standard streams that cannot fail silently, tables, JSON, and progress.
 
-While something is computed, a terminal has a live line, and everything else gets plain lines now and then.
+Progress is a live line on a terminal, else a plain line now and then.
 """
 
 from __future__ import annotations
@@ -24,19 +24,18 @@ from vitreous.interrupt import received_signal
 if TYPE_CHECKING:
     from rich.table import Table
 
-GROUP = "vitreous.distributed.process_group"
-"""The module, which needs torch: where a command has not imported it, this process has met no others."""
+GROUP = "vitreous.distributed.process_group"  # needs torch; if it is not imported, there is no process group
 SHOWN_METRICS = {"accuracy": "val accuracy", "knn": "k-NN", "information": "information"}
-"""Metrics of an evaluation that the progress line shows, and their names there."""
+"""Names in the progress line, by metric."""
 
 
 @contextmanager
 def reliable_streams() -> Iterator[None]:
-    """Within, what is said on standard error may get lost but never fails, and output that gets lost is an error.
+    """Within, a failing write to standard error is ignored, and one to standard output is an error.
 
-    A stream that was closed would give its number to the next file that is opened, which then gets what is printed.
+    A closed stream is opened again, or its number would go to the next file that is opened, which then gets the output.
     """
-    for number in range(3):  # nothing can be read, writing fails, and standard error forgets
+    for number in range(3):  # reading gives nothing, writing output fails, writing errors is ignored
         try:
             os.fstat(number)
         except OSError:
@@ -56,11 +55,11 @@ def reliable_streams() -> Iterator[None]:
 
 @contextmanager
 def only_main_process_prints() -> Iterator[None]:
-    """Within, all processes but the main one print nothing."""
+    """Within, only the main process prints."""
     if world_size() == 1:
         yield
         return
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # lost connections are reported in a sentence
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # we report lost connections ourselves
     before = sys.stdout, sys.stderr
     with Path(os.devnull).open("w") as nowhere:
         if global_rank() > 0:
@@ -74,7 +73,7 @@ def only_main_process_prints() -> Iterator[None]:
 
 
 def print_failure(message: str) -> None:
-    """Say why this command ends, unless another process does."""
+    """Print why this command ends, unless another process does."""
     group = sys.modules.get(GROUP)
     if world_size() == 1:
         print(message, file=sys.stderr)
@@ -83,7 +82,7 @@ def print_failure(message: str) -> None:
 
 
 class _Stdout(io.FileIO):
-    """Standard output: where it cannot be written, the command has failed."""
+    """Standard output: a write that fails ends the command."""
 
     def write(self, data: Any) -> int:
         try:
@@ -96,7 +95,7 @@ class _Stdout(io.FileIO):
 
 
 class _Stderr(io.FileIO):
-    """Standard error: where nobody can hear, the work goes on."""
+    """Standard error: writes that fail are ignored."""
 
     def write(self, data: Any) -> int:
         try:
@@ -107,7 +106,7 @@ class _Stderr(io.FileIO):
 
 
 def _open_null(number: int, mode: int = os.O_WRONLY) -> None:
-    """Make this stream the null device: what is still in a buffer would fail once more when the program ends."""
+    """Redirect this stream to the null device, so that its buffer does not fail again at exit."""
     handle = os.open(os.devnull, mode)
     if handle != number:
         os.dup2(handle, number)
@@ -115,12 +114,12 @@ def _open_null(number: int, mode: int = os.O_WRONLY) -> None:
 
 
 def _is_stream(now: object, own: object, number: int) -> bool:
-    """Whether this is the process's own stream, and not what a test or a notebook put in its place."""
+    """Whether this is the process's own stream, not a replacement by a test or a notebook."""
     return now is own and (own is None or (isinstance(own, io.TextIOWrapper) and own.fileno() == number))
 
 
 def _text(raw: io.FileIO, like: object) -> io.TextIOWrapper:
-    """Text, written as the stream that it takes the place of would be; that one has nothing left in its buffer."""
+    """A text stream with the encoding and buffering of the stream that it replaces, which is flushed."""
     error = raw.fileno() == 2
     if not isinstance(like, io.TextIOWrapper):
         like = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors="backslashreplace")
@@ -134,14 +133,14 @@ def _text(raw: io.FileIO, like: object) -> io.TextIOWrapper:
 
 
 class _LogToStderr(logging.Handler):
-    """Writes what a room logs as a line on standard error, as it is at that moment."""
+    """Writes log records to the present `sys.stderr`."""
 
     def emit(self, record: logging.LogRecord) -> None:
         print(f"vitreous: {printable(record.getMessage())}", file=sys.stderr)
 
 
 def log_to_stderr() -> None:
-    """Show on standard error what is logged under "vitreous": what was recognised in weights, and what was assumed."""
+    """Show the log "vitreous" on standard error."""
     log = logging.getLogger("vitreous")
     log.setLevel(logging.INFO)
     if not any(isinstance(handler, _LogToStderr) for handler in log.handlers):
@@ -187,7 +186,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
 
 
 def printable(text: str) -> str:
-    """Text that any terminal takes: a file's name may hold bytes that are no text, and line ends."""
+    """Text with escapes for characters that the terminal cannot print, such as line ends in a file's name."""
     encoding = sys.stdout.encoding or "utf-8"
     shown = text.encode(encoding, "backslashreplace").decode(encoding)
     return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in shown)
@@ -197,8 +196,7 @@ def printable(text: str) -> str:
 def shown_progress(*, bar: bool = True, started: float | None = None) -> Iterator[Callbacks]:
     """Callbacks that write to standard error, and that stop a training at a signal.
 
-    bar: whether a live bar may be drawn; it may not while lines of output go to the same terminal.
-    started: when the person began to wait.
+    bar: whether to draw a live bar; not while lines of output go to the same terminal. started: see `Callbacks`.
     """
 
     def should_stop() -> bool:
@@ -256,7 +254,7 @@ def _live_callbacks() -> Iterator[ProgressFunctions]:
             count = f"{number(done)}/{number(total)}"
             bar.update(task, completed=done, total=total, description=what, count=count, visible=done < total)
             if not ended:  # an iterator may outlive this function
-                bar.start()  # only now, so that a command without progress, such as a server, redraws nothing
+                bar.start()  # only now: a command without progress, such as a server, redraws nothing
 
         return progress
 
@@ -278,7 +276,7 @@ def _live_callbacks() -> Iterator[ProgressFunctions]:
 
 
 def process_started() -> float:
-    """When this process was started, by `time.monotonic`; where the system does not tell, when Python was ready."""
+    """When this process was started, by `time.monotonic`; if it is unknown (not Linux), from its processor time."""
     try:
         fields = Path("/proc/self/stat").read_text().rsplit(")", 1)[1].split()
         since_boot = int(fields[19]) / os.sysconf("SC_CLK_TCK")
@@ -288,7 +286,7 @@ def process_started() -> float:
 
 
 class MetricsText:
-    """The numbers of a training's progress line; the loss is a moving average."""
+    """The metrics of a training's progress line; the loss is a moving average."""
 
     def __init__(self) -> None:
         self._seen: dict[str, float] = {}
@@ -307,7 +305,7 @@ class MetricsText:
 
 
 class LogInterval:
-    """Says when a plain line is due that tells how far it is: after 10 s, 30 s and 70 s, then once a minute."""
+    """When to print a plain line of progress: after 10 s, 30 s and 70 s, then once a minute."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -315,7 +313,7 @@ class LogInterval:
         self._last = clock(), 0, ""
 
     def due(self) -> bool:
-        """Whether a line is due now; then none is for a while."""
+        """Whether to print now; starts the next interval."""
         if self._clock() < self._next:
             return False
         self._pause = min(60.0, 2 * self._pause)
@@ -323,10 +321,7 @@ class LogInterval:
         return True
 
     def left(self, done: int, total: int, of: str = "") -> str:
-        """How long the rest will take, judged by what was done since this was asked before; empty where unknown.
-
-        of: what is counted; where that was something else before, nothing is known yet.
-        """
+        """The time left at the speed since the last call; empty if unknown, as after a change of the task (`of`)."""
         (then, before, kind), self._last = self._last, (self._clock(), done, of)
         if done <= before or kind != of:
             return ""

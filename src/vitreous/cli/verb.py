@@ -1,4 +1,4 @@
-"""A verb: its options are the fields of a frozen dataclass; the command and the Python function are made from it."""
+"""A verb: a frozen dataclass of options, from which the command and the Python function are made."""
 
 from __future__ import annotations
 
@@ -30,31 +30,30 @@ PYTHON_ONLY_TYPES = {
     "ImageInput": "vitreous.data.view",
     "Preprocess": "vitreous.config.data",
 }
-"""Types of fields that only Python can give: imported when a function checks its arguments, never for a command."""
+"""Types that only Python callers can give: imported to check a function's arguments, never for a command."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verb(ABC, Generic[R]):
-    """What every verb can do. R: what it returns in Python."""
+    """Base class of all verbs. R: what it returns in Python."""
 
     callbacks: Callbacks | None = None
-    """Functions that are told what happens; None shows it on a terminal and in a notebook."""
+    """Functions for messages and progress; None shows them on a terminal and in a notebook."""
 
-    distributed: ClassVar[bool] = False  # whether several processes of torchrun may do it together
-    resumes: ClassVar[bool] = False  # whether the same command goes on after an interruption
+    distributed: ClassVar[bool] = False  # whether it runs in several processes of torchrun
+    resumes: ClassVar[bool] = False  # whether the same command resumes
     streams: ClassVar[bool] = False  # whether the result is an iterator, shown while it is computed
     json_help: ClassVar[str] = "Print one JSON object."  # what --json does; empty for a verb without it
 
     @abstractmethod
-    def run(self) -> R:
-        """Do it."""
+    def run(self) -> R: ...
 
     @abstractmethod
     def show(self, result: R) -> None:
         """Print the result for a person."""
 
     def to_json(self, result: R) -> Any:
-        """The result as --json prints it; of a verb that streams, an iterator of one object per line."""
+        """The result for --json; if the verb streams, an iterator with one object per line."""
         return result.to_json()  # type: ignore[attr-defined]
 
     def status(self, result: R) -> int:
@@ -63,28 +62,27 @@ class Verb(ABC, Generic[R]):
 
     @property
     def active_callbacks(self) -> Callbacks:
-        """The callbacks; of a verb without any, ones that do nothing."""
+        """The callbacks, or ones that do nothing."""
         return self.callbacks or Callbacks()
 
     def progress(self, what: str) -> Progress:
-        """Tells how many of what is being done are done."""
         return partial(self.active_callbacks.progress, what)
 
 
 @dataclass(frozen=True)
 class Argument:
-    """One field of a verb: an argument in Python, and with a help an argument of the command."""
+    """One field of a verb: an argument in Python, and if it has a help, of the command too."""
 
     field: str
-    hint: Any  # what a value may be
+    hint: Any  # the annotation
     default: Any  # `MISSING` where it must be given
     metavar: str = ""  # "COUNT", "N,N,..." for a list, "IMAGE ..." for one or more words
-    help: str = ""  # empty where no word of a command can be such a value
-    positional: bool = False  # given by its place in the command
+    help: str = ""  # empty for an argument of Python only
+    positional: bool = False
 
     @property
     def name(self) -> str:
-        """ "--image-size", or for a place in the line "MODEL"."""
+        """ "--image-size", or "MODEL" for a positional one."""
         return self.metavar.removesuffix(" ...") if self.positional else f"--{self.field.replace('_', '-')}"
 
     @property
@@ -103,20 +101,18 @@ class Argument:
 
     @property
     def listed(self) -> bool:
-        """Whether it is a list that is written with commas."""
+        """Whether it is a list written with commas."""
         return "," in self.metavar and any(_is(kind, Sequence) for kind in union_members(self.hint))
 
     @property
     def repeats(self) -> bool:
-        """Whether several values are taken, each as a word of its own."""
+        """Whether it takes several words."""
         return self.overrides or self.metavar.endswith(" ...")
 
 
 def arguments_of(verb: type[Verb[Any]], *, in_command: bool = False) -> dict[str, Argument]:
-    """The arguments of a verb: what it is given by position, its own, then those of the groups that it shares.
-
-    in_command: types that only Python can give are `str`, as all words of a command are.
-    """
+    """The arguments of a verb: positional ones, its own, then those of its bases. in_command: types that only Python
+    callers can give are `str`."""
     names = {
         name: str if in_command else getattr(import_module(room), name) for name, room in PYTHON_ONLY_TYPES.items()
     }
@@ -136,10 +132,8 @@ def arguments_of(verb: type[Verb[Any]], *, in_command: bool = False) -> dict[str
 
 
 def _option(text: str, hint: Any) -> tuple[str, str]:
-    """Metavar and help of a docstring "METAVAR: help", which a flag and fixed choices have without a METAVAR.
-
-    Both are empty where no word of a command can be such a value.
-    """
+    """Metavar and help of a docstring "METAVAR: help"; flags and choices need no METAVAR. Both are empty for an
+    argument of Python only."""
     if found := re.fullmatch(r"(?s)(\S*[A-Z|]\S*(?: \.\.\.)?): (.+)", text):
         return found[1], found[2]
     kinds = [kind for kind in union_members(hint) if kind is not NoneType]
@@ -153,7 +147,7 @@ def _is(kind: Any, what: type) -> bool:
 
 
 def _field_docs(owner: type) -> dict[str, str]:
-    """The docstrings that stand below the fields of a class, each as one line."""
+    """The docstrings below the fields of a class, each as one line."""
     file = getattr(sys.modules.get(owner.__module__), "__file__", None)
     return _docs_in(file).get(owner.__name__, {}) if file and file.endswith(".py") else {}
 
@@ -171,10 +165,8 @@ def _docs_in(file: str) -> dict[str, dict[str, str]]:
 
 
 def verb(options: Callable[P, Verb[R]], name: str | None = None) -> Callable[P, R]:
-    """The Python function of a verb: its arguments are the fields, each checked; it returns what `run` does.
-
-    name: if it is not that of the class.
-    """
+    """The Python function of a verb: its arguments are the fields, checked; it returns what `run` does. name: if it is
+    not that of the class."""
     kind: Any = options
     name = name or re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).lower()
     signature = inspect.signature(kind)

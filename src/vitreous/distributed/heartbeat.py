@@ -1,11 +1,11 @@
-"""Each of several processes notices soon that another has failed, is lost or waits elsewhere, and does not hang.
+"""A heartbeat between processes: each notices soon that another has failed, is lost or is in another collective.
 
 Every process writes a heartbeat to the launcher's store: a growing count, its host, and the collective that it entered
 last. It reads the heartbeat of the process before it, in a ring, so that thousands of processes need a few requests per
-second each. The first one that fails writes the reason to the store; the others then end without a message. The store
-itself may be held by a process that hangs, and a request to it then never returns. So a second thread, which makes no
-requests, counts how long there has been no answer. It also ends a process that got a signal while its main thread waits
-in a collective, in C++, where Python's signal handlers do not run.
+second each. The first one that fails writes the reason to the store; the others then end without a message. A request
+to the store never returns if the process that holds it hangs. So a second thread, which makes no requests, measures how
+long there has been no answer. It also ends a process that got a signal while its main thread waits in a collective, in
+C++, where Python's signal handlers do not run.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from vitreous.errors import MachineError, UserError
 from vitreous.interrupt import SIGNALS, open_signal_pipe
 
 RENDEZVOUS_SECONDS = 45.0
-"""In which all processes must have come together; torchrun starts them when all machines are there."""
+"""For the rendezvous of all processes; torchrun starts them when all machines are there."""
 INTERVAL_SECONDS = 2.0  # between two heartbeats
 LOST_SECONDS, ACCELERATOR_LOST_SECONDS = 20.0, 120.0
-"""Without a heartbeat, after which a process counts as lost; with an accelerator, whose driver may hold all threads of
-a healthy process for long, more."""
-TIMEOUT = "VITREOUS_HEARTBEAT_SECONDS"  # the environment variable that sets another time
-GRACE_SECONDS = 3.0  # that a process has to say why it fails, or to end by itself when another has failed
-SIGNAL_SECONDS = 6.0  # that a process which got a signal goes on waiting in a collective
-POLL_SECONDS = 0.25  # between two questions whether another process has failed
+"""Without a heartbeat, after which a process counts as lost; more with an accelerator, whose driver may block all
+threads of a healthy process for long."""
+TIMEOUT = "VITREOUS_HEARTBEAT_SECONDS"  # environment variable for another time
+GRACE_SECONDS = 3.0  # for a process to report its failure, or to end after another's
+SIGNAL_SECONDS = 6.0  # that a process waits in a collective after a signal
+POLL_SECONDS = 0.25  # between two checks for a failure of another process
 FAILURE, HEARTBEAT, LEFT = "vitreous/failure", "vitreous/heartbeat", "vitreous/left"  # keys of the store
 RESUME = "the same command resumes from the last checkpoint."
 
@@ -56,15 +56,15 @@ START = Position(0, "the start")
 
 @dataclass
 class Collectives:
-    """Where this process is among the collectives."""
+    """The position of this process in the sequence of collectives."""
 
     entered: Position = START
     waiting: bool = False
-    checker: Heartbeat | None = None  # in a debug run: compares every collective with those of the other processes
+    checker: Heartbeat | None = None  # in debug mode: compares each collective among processes
 
     @contextmanager
     def enter(self, operation: str) -> Iterator[None]:
-        """Around an operation in which this process may wait for others."""
+        """Around a collective operation."""
         self.entered = Position(self.entered.number + 1, f"{operation} at {_call_site()}")
         self.waiting = True
         try:
@@ -76,7 +76,7 @@ class Collectives:
 
 
 def _call_site() -> str:
-    """The line that asked for a collective, such as "training/loop.py:153"."""
+    """The line that called a collective, such as "training/loop.py:153"."""
     frame = sys._getframe(1)
     inside = ("vitreous.distributed.", "torch.", "contextlib")
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(inside):
@@ -88,7 +88,7 @@ collectives = Collectives()  # of this process, which is part of one group at mo
 
 
 def lost_seconds() -> float:
-    """Without a heartbeat, after which a process counts as lost: what the environment says, else the default."""
+    """LOST_SECONDS, or as the environment variable says."""
     if (text := os.environ.get(TIMEOUT)) is None:
         return ACCELERATOR_LOST_SECONDS if torch.accelerator.is_available() else LOST_SECONDS
     with suppress(ValueError):
@@ -99,8 +99,7 @@ def lost_seconds() -> float:
 
 class Heartbeat:
     """Sends heartbeats, reads those of the process before this one, and ends this process rather than let it hang. Time
-    is counted in waits, not read from a clock: a process that is stopped and continued, as by Ctrl-Z and fg, has missed
-    nothing."""
+    is counted in waits, not read from a clock: a process that was stopped (Ctrl-Z) and continued misses nothing."""
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size, self.previous, self.lost_seconds = rank, size, (rank - 1) % size, lost_seconds()
@@ -128,16 +127,16 @@ class Heartbeat:
         self._thread.start()
 
     def _enforce_timeouts(self) -> None:
-        """End this process where the store does not answer: a request to a process that is stopped never times out. End
-        it also where it got a signal and waits in a collective for others, who may never come."""
+        """End this process if the store does not answer (a request to a stopped process never times out), or if it got
+        a signal and waits in a collective for others, which may never come."""
         seconds, entered = 0.0, collectives.entered
         while not self._over.wait(INTERVAL_SECONDS) and self.failure is None:
             self._seconds_left -= INTERVAL_SECONDS
             if self._seconds_left <= 0:
                 self._exit(self._overdue)
             with suppress(BlockingIOError):
-                came = os.read(self._signals, 64) if self._signals is not None else b""
-                self._signal = next((number for number in came if number in SIGNALS), self._signal)
+                received = os.read(self._signals, 64) if self._signals is not None else b""
+                self._signal = next((number for number in received if number in SIGNALS), self._signal)
             waits = collectives.waiting and collectives.entered is entered
             seconds, entered = seconds + INTERVAL_SECONDS if waits and self._signal else 0.0, collectives.entered
             if self._signal and seconds >= SIGNAL_SECONDS:
@@ -149,7 +148,7 @@ class Heartbeat:
                 )
 
     def _watch(self) -> None:
-        """Until the end, or until a process has failed or is lost."""
+        """Run until the end, or until a process has failed or is lost."""
         try:
             reason = self._watch_previous()
         except RuntimeError as error:  # the store is gone, and with it the first machine
@@ -195,7 +194,7 @@ class Heartbeat:
         return json.loads(self.store.get(key)) if self.store.check([key]) else None
 
     def compare(self, position: Position) -> None:
-        """Refuse a collective of which another process has entered another one under the same number."""
+        """Refuse a collective if another process has entered another one under the same number."""
         key, own = f"vitreous/collective/{position.number}", f"{self.rank} {position.place}"
         rank, _, place = self.store.compare_set(key, "", own).decode().partition(" ")
         if place != position.place:
@@ -208,14 +207,14 @@ class Heartbeat:
         )
 
     def claim_failure(self, reason: str) -> str:
-        """Say why this process fails, unless one has failed before; the reason of the first."""
+        """Report why this process fails, unless another has failed before; the reason of the first failure."""
         if self.store is not None and self.failure is None:
             with suppress(RuntimeError):
                 return self._parse_failure(self.store.compare_set(FAILURE, "", f"{self.rank} {reason}"))
         return self._set_failure(self.rank, reason)  # there is nobody to ask
 
     def poll_failure(self) -> str | None:
-        """How another process has failed or ended; None where all are well and have sent a heartbeat meanwhile."""
+        """How another process has failed or ended; None if all have sent a heartbeat meanwhile."""
         if self.failure is not None:
             return self.failure[1]
         others = [rank for rank in range(self.size) if rank != self.rank]
@@ -237,7 +236,7 @@ class Heartbeat:
         return self.claim_failure(f"process {others[0]} on {host} has ended without a message; {RESUME}")
 
     def leave(self, how: str = "has ended") -> None:
-        """Stop, and let the others know, if the store answers soon."""
+        """Stop, and tell the others if the store answers soon."""
         self._over.set()
         if self.store is not None:
             goodbye = Thread(target=self._say_goodbye, args=(how,), daemon=True)
@@ -246,7 +245,7 @@ class Heartbeat:
                 thread.join(GRACE_SECONDS)
 
     def _say_goodbye(self, how: str) -> None:
-        """The first process waits for the others, for its machine may hold the store."""
+        """The main process waits for the others, because its machine may hold the store."""
         with suppress(RuntimeError):
             self.store.set(f"{LEFT}/{self.rank}", how)
             if self.rank == 0:
@@ -254,18 +253,18 @@ class Heartbeat:
                 self.store.wait(others, timedelta(seconds=GRACE_SECONDS / 2))
 
     def _parse_failure(self, failure: bytes) -> str:
-        """The reason of the first failure, from the store; it may be this process's own, found by its other thread."""
+        """The reason of the first failure, as the store has it; it may be this process's own."""
         rank, _, reason = failure.decode().partition(" ")
         return self._set_failure(int(rank), reason)
 
     def _set_failure(self, rank: int, reason: str) -> str:
-        """Keep which process was the first to fail, unless that is known: two threads may find out at once."""
+        """Set the first failure unless it is known: two threads may find one at once."""
         with self._settling:
             self.failure = self.failure or (rank, reason)
             return self.failure[1]
 
     def _exit(self, message: str | None) -> None:
-        """End at once, whatever the other threads wait for."""
+        """End at once, without waiting for other threads."""
         if message is not None:
             print(f"vitreous: {message}", file=sys.__stderr__, flush=True)
         os._exit(1 if self._signal is None else 128 + self._signal)

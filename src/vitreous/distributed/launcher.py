@@ -1,4 +1,4 @@
-"""What torchrun says in the environment: how many processes it started, and which this is. Without torch."""
+"""torchrun's environment variables: the number of processes and the rank of this one. Without torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from vitreous.errors import UserError
 
 
 def world_size() -> int:
-    """How many processes torchrun started for this command; 1 without it."""
+    """The number of processes that torchrun started; 1 without it."""
     names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     return int(os.environ["WORLD_SIZE"]) if all(name in os.environ for name in names) else 1
 
@@ -26,6 +26,6 @@ def local_rank() -> int:
 
 
 def refuse_many(verb: str) -> None:
-    """Refuse to be one of several processes, for a verb that knows nothing of the others."""
+    """Refuse to run in several processes."""
     if (size := world_size()) > 1:
         raise UserError(f"{verb}: runs in one process, and torchrun has started {size}; start it without torchrun.")

@@ -1,4 +1,4 @@
-"""What a training costs while it runs: time, processor time, and energy where the machine tells it."""
+"""The cost of a training: time, processor time, and energy if the machine measures it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ENERGY = Path("/sys/class/powercap")
 
 @dataclass(frozen=True)
 class Cost:
-    """A training's price so far."""
+    """The cost of a training so far."""
 
     seconds: float = 0.0
     core_hours: float = 0.0  # processor time of all processes, in hours; a decoding process counts when it has ended
@@ -34,11 +34,11 @@ class Cost:
 
 
 class Meter:
-    """Reads the clocks from its making on, or from earlier. It adds what was spent `before`, by a process that was
-    interrupted. What a process that was killed did after its last checkpoint is lost, and its cost is not known."""
+    """Measures the cost since its construction, or since an earlier time, and adds `before`, the cost of the training's
+    interrupted processes up to their checkpoints."""
 
     def __init__(self, energy: Path = _ENERGY, began: float | None = None) -> None:
-        """`began`: when the time began to count, by `time.monotonic`; now if None."""
+        """began: the start, by `time.monotonic`; None for now."""
         self.before = Cost()
         self._start = time.monotonic() if began is None else began
         self._cpu = _cpu_seconds() if began is None else 0.0
@@ -46,12 +46,12 @@ class Meter:
 
     @property
     def seconds(self) -> float:
-        """Since the start of this process's part."""
+        """Since the start, without `before`."""
         return time.monotonic() - self._start
 
     def spent(self, world: World = SINGLE_PROCESS) -> Cost:
-        """The clocks; images and operations are counted elsewhere. To be read now and then: energy counters wrap.
-        world: the processes whose processor time counts."""
+        """The cost, without images and FLOPs. Call it now and then, because energy counters wrap. world: the processes
+        whose processor time counts."""
         now = _counters(self._folder)
         for place, (value, wrap) in now.items():
             last = self._energy.get(place, (value, wrap))[0]
@@ -68,12 +68,12 @@ def _cpu_seconds() -> float:
 
 
 def _counters(folder: Path) -> dict[str, tuple[int, int]]:
-    """For each processor package its energy counter and where that wraps, in microjoules; none where not readable."""
+    """By processor package, its energy counter and the value at which it wraps, in microjoules."""
     found = {}
     for place in folder.glob("intel-rapl:?"):
         try:
             value, wrap = ((place / name).read_text() for name in ("energy_uj", "max_energy_range_uj"))
-        except OSError:  # not there, or for the administrator only
+        except OSError:  # missing, or readable by root only
             continue
         found[place.name] = int(value), int(wrap)
     return found

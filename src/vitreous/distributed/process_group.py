@@ -1,8 +1,8 @@
-"""The processes that torchrun started become one process group: they find each other at the launcher's store.
+"""The process group of the processes that torchrun started; they find each other at the launcher's store.
 
-With torch's shared store (the default of torchrun's c10d rendezvous) the store outlives the processes, and still holds
-the keys of those before them. torchrun's count of restarts does not identify a rendezvous: each machine counts for
-itself. So the first process draws an id.
+The shared store of torchrun's c10d rendezvous outlives the processes, and after a restart still holds the keys of
+earlier ones. torchrun's restart count does not identify a rendezvous: each machine counts for itself. So the main
+process draws an id.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from vitreous.errors import MachineError, UserError
 from vitreous.interrupt import Interrupted, received_signal
 
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
-"""That one process may wait for another which is alive: it may be reading a large checkpoint."""
+"""For which a process waits for another that is alive: it may be reading a large checkpoint."""
 DEBUG = "VITREOUS_DEBUG_COLLECTIVES"
-"""The environment variable with which every collective is compared among the processes; each costs a request more."""
-POLL_SECONDS = 0.1  # between two looks of the first process for others that ask for the rendezvous id
+"""Environment variable that compares every collective among the processes, at the cost of a request each."""
+POLL_SECONDS = 0.1  # between two checks of the main process for requests of the rendezvous id
 
 
 class PeerFailedError(MachineError):
-    """Another process failed or is gone, and it has been said which."""
+    """Another process failed or is lost; the message says which."""
 
 
 def join_world(device: str) -> World:
-    """This process among those that torchrun started; without torchrun, a world of its own."""
+    """The world of the processes that torchrun started; without torchrun, of this process alone."""
     if (size := world_size()) == 1:
         return World(device=find_device(device))
     if not dist.is_initialized():
@@ -68,7 +68,7 @@ def _init_process_group(rank: int, size: int) -> None:
             store, _, _ = next(rendezvous("env://", timeout=timedelta(seconds=heartbeat.RENDEZVOUS_SECONDS)))
             if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
                 store = PrefixStore(f"vitreous/{agree_on_id(store, rank, size)}", store)
-            _heartbeat.start(store)  # not later: whoever hangs from here on is noticed
+            _heartbeat.start(store)  # now, so that a process that hangs from here on is noticed
             backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
             group = PrefixStore("vitreous/group", store)
             dist.init_process_group(backend, store=group, rank=rank, world_size=size, timeout=COLLECTIVE_TIMEOUT)
@@ -82,10 +82,10 @@ def _init_process_group(rank: int, size: int) -> None:
 
 
 def agree_on_id(store: Any, rank: int, size: int) -> str:
-    """An id for this rendezvous, the same in all processes, that none before had. Each process writes a nonce to the
-    store, and the first answers it with the id: an answer to a nonce of one's own cannot be an old one."""
+    """A new id for this rendezvous, the same in all processes. Each process writes a nonce to the store, and the main
+    process answers with the id: the answer to a new nonce cannot be an old one."""
     nonce = secrets.token_hex(8)
-    if rank == 0:  # a process that does not come is noticed by its heartbeat, so there is no need to wait here
+    if rank == 0:  # no need to wait here: the heartbeat notices a missing process
         Thread(target=_send_id, args=(store.clone(), nonce, size), name="rendezvous", daemon=True).start()
         return nonce
     store.set(f"vitreous/nonce/{rank}", nonce)
@@ -98,7 +98,7 @@ def agree_on_id(store: Any, rank: int, size: int) -> str:
 
 
 def _send_id(store: Any, own_id: str, size: int) -> None:
-    """In the first process: tell the others the id until all have it, or are too late."""
+    """In the main process: answer with the id until all others have it, or are too late."""
     waiting, answered = set(range(1, size)), dict[int, str]()
     seconds_left = heartbeat.RENDEZVOUS_SECONDS + heartbeat.GRACE_SECONDS
     with suppress(RuntimeError):  # the store is gone, which others notice
@@ -115,8 +115,8 @@ def _send_id(store: Any, own_id: str, size: int) -> None:
 
 
 def announce_failure(error: BaseException) -> BaseException | None:
-    """Tell the other processes what ends this one, so that they end too. Where it only follows from the end of another,
-    the error that says so: torch raises a plain RuntimeError then, so the others are asked, and never the message."""
+    """Tell the other processes what ends this one, so that they end too. If the error only follows from the end of
+    another process (torch raises a plain RuntimeError then, so the store is asked), return the error that says so."""
     if _heartbeat is None:
         return None
     if isinstance(error, RuntimeError):
@@ -136,12 +136,12 @@ def _is_from_collective(error: RuntimeError) -> bool:
 
 
 def is_first_failure() -> bool:
-    """Whether this process is the one to say what went wrong: the first that failed is."""
+    """Whether this process failed first, and so prints the error."""
     return global_rank() == 0 if _heartbeat is None else _heartbeat.is_first  # before the rendezvous, all fail alike
 
 
 def leave() -> None:
-    """End this process's part in the group, if it has one: nobody waits for it any more."""
+    """Leave the process group, if there is one: no other process waits for this one any more."""
     global _heartbeat
     if _heartbeat is None:
         return

@@ -18,9 +18,9 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class World:
-    """This process among all that train together, and the device that it computes on. Every method that has to do with
-    other processes is a collective: all of them call it, in the same order. What depends on a clock may differ among
-    them, so it is decided by one of them (`on_main`)."""
+    """The rank of this process, the number of processes, and the device. Every method that communicates is a
+    collective, which all processes call in the same order. What depends on a clock may differ among processes, so the
+    main one decides it (`on_main`)."""
 
     rank: int = 0
     size: int = 1
@@ -63,9 +63,9 @@ class World:
     def mean_number(self, value: float) -> float:
         return self.mean_numbers([value])[0]
 
-    def gather(self, tensor: Tensor | None) -> Tensor:
-        """(N, ...): the rows (n, ...) of all processes, in the order of their ranks; n may differ, None has no rows. If
-        no process has any, no image could be read, which is an error in all of them."""
+    def all_gather_rows(self, tensor: Tensor | None) -> Tensor:
+        """(N, ...): the rows (n, ...) of all processes, by rank; n may differ, None has no rows. Without gradients.
+        If no process has any rows, no image could be read, which is an error in all of them."""
         if self.size == 1:
             assert tensor is not None
             return tensor
@@ -83,7 +83,7 @@ class World:
         return torch.cat([piece[:count] for piece, count in zip(pieces, counts, strict=True)])
 
     def all_gather_object(self, value: Value) -> list[Value]:
-        """A small value of each process, in the order of their ranks."""
+        """A small picklable value of each process, by rank."""
         if self.size == 1:
             return [value]
         values: list[Any] = [None] * self.size
@@ -94,9 +94,8 @@ class World:
     def union(self, items: dict[str, str]) -> dict[str, str]:
         return {name: value for one in self.all_gather_object(items) for name, value in one.items()}
 
-    def all_gather(self, tensor: Tensor) -> tuple[Tensor, int]:
-        """(N, ...): the rows (n, ...) of all processes, in the order of their ranks, and where this one's begin.
-        Gradients flow back to each."""
+    def all_gather_with_grad(self, tensor: Tensor) -> tuple[Tensor, int]:
+        """(N, ...): the rows (n, ...) of all processes, by rank, and the index of this one's first. With gradients."""
         if self.size == 1:
             return tensor, 0
         counts = self.all_gather_object(len(tensor))
@@ -114,7 +113,7 @@ class World:
         return [bool(flag) for flag in self.all_reduce_max(torch.tensor([float(flag) for flag in flags])).tolist()]
 
     def on_main(self, function: Callable[[], Value]) -> Value:
-        """What the function returns in the first process, for all; a `UserError` there is raised in all."""
+        """The result of the function in the main process, for all; a `UserError` there is raised in all."""
         if self.size == 1:
             return function()
         outcome: list[Any] = [None, None]
@@ -131,7 +130,7 @@ class World:
         return value
 
     def broadcast(self, tensor: Tensor) -> Tensor:
-        """The first process's tensor; the others give one of its shape and type, which may have no data (meta)."""
+        """The main process's tensor; the others give one of its shape and dtype, which may be on the device meta."""
         if self.size == 1:
             return tensor
         device = "cpu" if tensor.is_meta else tensor.device
@@ -167,10 +166,10 @@ def find_device(name: str = "auto") -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise UserError(f"device {name!r}: there is no such kind; give auto, cpu or cuda.") from None
+        raise UserError(f"device {name!r}: there is no such device; give auto, cpu or cuda.") from None
     try:
         torch.empty(0, device=device).tolist()  # "meta" has no numbers
     except (RuntimeError, AssertionError, ImportError) as error:
-        reason = str(error).splitlines()[0].partition(". ")[0].rstrip(".")  # more is for whoever compiles torch
+        reason = str(error).splitlines()[0].partition(". ")[0].rstrip(".")  # the rest is about compiling torch
         raise UserError(f"device {name!r}: not available here ({reason}); give auto or cpu.") from None
     return device

@@ -62,7 +62,7 @@ def compute_features(
             progress(labels.done)
     if not world.any_rank(labels.done > 0):
         raise no_readable_images()
-    return world.gather(features.all()), world.gather(labels.all())
+    return world.all_gather_rows(features.all()), world.all_gather_rows(labels.all())
 
 
 @dataclass(frozen=True)

@@ -301,7 +301,7 @@ def koleo_loss(features: Tensor, world: World = SINGLE_PROCESS) -> Tensor:
     nearest is looked for; the mean is over this one's.
     """
     direction = F.normalize(features, dim=1, eps=1e-8)
-    every, start = world.all_gather(direction)
+    every, start = world.all_gather_with_grad(direction)
     with torch.no_grad(), torch.autocast(features.device.type, enabled=False):  # in half precision many are as near
         cosine_similarity = direction @ every.T
         own = torch.arange(len(direction), device=features.device)

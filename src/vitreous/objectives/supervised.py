@@ -63,7 +63,7 @@ class Classification(Objective):
         with torch.inference_mode():
             found = [(self.model(batch.images).float(), batch.targets) for batch in batches]
             both = zip(*found, strict=True) if found else (None, None)
-            logits, labels = (world.gather(None if some is None else torch.cat(some)) for some in both)
+            logits, labels = (world.all_gather_rows(None if some is None else torch.cat(some)) for some in both)
             accuracy = is_right(logits, labels).float().mean().item()
             error = (accuracy * (1 - accuracy) / len(labels)) ** 0.5
             return {"accuracy": accuracy, "standard_error": error, "loss": F.cross_entropy(logits, labels).item()}

@@ -193,7 +193,7 @@ class Loop:
         limit = 20 * max(1.0, self.first_loss)
         if not self.world.any_rank(not (math.isfinite(loss) and math.isfinite(norm) and loss < limit)):
             return
-        index = self.world.gather(batch.index)
+        index = self.world.all_gather_rows(batch.index)
         names = ", ".join(self.loader.source.name(int(i)) for i in index[:4])
         raise DivergedError(
             f"step {self.step + 1}: the loss is {loss:.4g} and the gradient's norm {norm:.4g}, on the images {names}"
