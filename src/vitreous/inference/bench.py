@@ -140,7 +140,7 @@ def gather_engines(
             if made is not None:
                 found.engines[candidate] = made.engine
                 if not is_trusted(made.metadata):
-                    found.remarks.append(f"{candidate}: {_distrust(made.metadata)}")
+                    found.remarks.append(f"{candidate}: {_why_not_trusted(made.metadata)}")
     missing = [name for name, kind in ENGINES.items() if kind.missing]
     found.remarks += [f"{name}: not installed; pip install 'vitreous[{name}]'." for name in missing]
     if data is None:
@@ -191,7 +191,7 @@ def _is_good(metadata: EngineMetadata, images: QuantizationImages | None, max_dr
     return accuracy.drop <= max_drop and (is_trusted(metadata) or accuracy.images >= held_out)
 
 
-def _distrust(metadata: EngineMetadata) -> str:
+def _why_not_trusted(metadata: EngineMetadata) -> str:
     accuracy = metadata.accuracy
     assert accuracy is not None
     return (

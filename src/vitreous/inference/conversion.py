@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 
 import numpy as np
 import torch
@@ -16,11 +17,12 @@ from vitreous.inference.engines import find_engine
 from vitreous.inference.graph import output_names, trace_graph
 from vitreous.inference.samples import LabelledViews, QuantizationImages
 from vitreous.inference.speed import describe_processor, describe_software, measure_speeds
-from vitreous.inference.verify import TOLERANCE, Agreement, compare_engines, first_difference, in_batches
+from vitreous.inference.verify import TOLERANCE, compare_engines, first_difference, in_batches
 from vitreous.model.predictions import is_right
+from vitreous.storage.overwrite import GENERATOR
 from vitreous.weights.bundle import Bundle, bundle_digest
 
-NEAR_TIES = 0.05
+MAX_NEAR_TIE_FRACTION = 0.05
 """The fraction of images for which a network that merges tokens may differ: of two pairs of tokens that are equally
 similar to the last digits, another runtime may merge the other."""
 MAX_INT8_DROP = 0.5  # points of accuracy that int8 may lose by default
@@ -32,22 +34,16 @@ def convert_model(bundle: Bundle, to: str, views: torch.Tensor) -> InferenceMode
     views: (n, C, H, W) uint8.
     """
     kind = find_engine(to, "to")
-    metadata = EngineMetadata(
-        runtime=to,
-        precision="fp32",
-        model=model_to_json(bundle.model.config),
-        preprocess=bundle.preprocess,
-        labels=bundle.labels,
-        source=bundle_digest(bundle),
-        verified=Agreement(0, 0, 0, 0.0, 0.0, 0.0),
-        versions=describe_software(),
-        processor=describe_processor(),
-    )
     network, called = bundle.model.cpu(), bundle.path or "the model"
     config = network.config
+    about = {  # for programs that know nothing of engine.json
+        "labels": json.dumps(list(bundle.labels)),
+        "preprocess": json.dumps(asdict(bundle.preprocess)),
+        "generator": GENERATOR,
+    }
     try:
         program = trace_graph(network, bundle.preprocess)
-        graph = kind.convert(program, output_names(network), metadata.in_graph)
+        graph = kind.convert(program, output_names(network), about)
         engine = kind.engine(graph, bundle.preprocess, "fp32")
         found = compare_engines(open_in_torch(bundle, "cpu").engine, engine, views, classifier=bool(config.classes))
     except (RuntimeError, ValueError, NotImplementedError, torch.onnx.errors.OnnxExporterError) as error:
@@ -55,9 +51,19 @@ def convert_model(bundle: Bundle, to: str, views: torch.Tensor) -> InferenceMode
             raise
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise UserError(f"{called}: {kind.title} cannot take this network ({reason}); use another runtime.") from error
-    if found.within(NEAR_TIES if isinstance(config, ViTConfig) and config.merge else 0.0):
-        identity, verified = f"{metadata.source}-{to}-fp32", replace(metadata, verified=found)
-        return InferenceModel(engine, config, bundle.labels, bundle.path, identity, verified)
+    if found.within(MAX_NEAR_TIE_FRACTION if isinstance(config, ViTConfig) and config.merge else 0.0):
+        metadata = EngineMetadata(
+            runtime=to,
+            precision="fp32",
+            model=model_to_json(config),
+            preprocess=bundle.preprocess,
+            labels=bundle.labels,
+            source=bundle_digest(bundle),
+            verified=found,
+            versions=describe_software(),
+            processor=describe_processor(),
+        )
+        return InferenceModel(engine, config, bundle.labels, bundle.path, f"{metadata.source}-{to}-fp32", metadata)
     try:
         layer = first_difference(program, kind.intermediate, graph, views[found.worst : found.worst + 1])
     except RuntimeError:  # a graph that is wrong may also be one that cannot be run

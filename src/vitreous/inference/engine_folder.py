@@ -87,15 +87,6 @@ class EngineMetadata:
     versions: str = ""  # of the software that made it
     processor: str = ""  # on which it was verified
 
-    @property
-    def in_graph(self) -> dict[str, str]:
-        """What the graph's own file says, for programs that know nothing of this folder."""
-        return {
-            "labels": json.dumps(list(self.labels)),
-            "preprocess": json.dumps(asdict(self.preprocess)),
-            "generator": GENERATOR,
-        }
-
 
 def save_engine(path: Path, model: InferenceModel) -> Path:
     """Write a converted model, complete or not at all, and return its folder."""
@@ -147,15 +138,14 @@ def read_metadata(folder: Path) -> EngineMetadata:
 
 
 def load_engine(folder: Path) -> InferenceModel:
-    return read_whole(folder, lambda: _load_engine(folder))
+    def load() -> InferenceModel:
+        metadata = read_metadata(folder)
+        kind = find_engine(metadata.runtime, f"{folder}: runtime")
+        engine = kind.engine(kind.read(folder), metadata.preprocess, metadata.precision, path=folder)
+        config = config_from_json(metadata.model, str(folder / METADATA))
+        return InferenceModel(engine, config, metadata.labels, folder, sha256_file(folder / MANIFEST), metadata)
 
-
-def _load_engine(folder: Path) -> InferenceModel:
-    metadata = read_metadata(folder)
-    kind = find_engine(metadata.runtime, f"{folder}: runtime")
-    engine = kind.engine(kind.read(folder), metadata.preprocess, metadata.precision, path=folder)
-    config = config_from_json(metadata.model, str(folder / METADATA))
-    return InferenceModel(engine, config, metadata.labels, folder, sha256_file(folder / MANIFEST), metadata)
+    return read_whole(folder, load)
 
 
 def engine_card(metadata: EngineMetadata) -> str:

@@ -142,12 +142,12 @@ def evaluate_label_sets(
     start = time.perf_counter()
     with prediction_file(predictions, len(model.labels), several=True) if predictions else nullcontext() as write:
 
-        def told(batch: Batch, logits: Tensor) -> None:
+        def on_batch(batch: Batch, logits: Tensor) -> None:
             if write is not None:
                 index = batch.index.tolist()
                 write(image_predictions(logits, [accepted[i] for i in index], names, [numbered.name(i) for i in index]))
 
-        logits, targets, unreadable = ask_engine(model, model.engine.logits, numbered, told, **loading)
+        logits, targets, unreadable = compute_outputs(model, model.engine.logits, numbered, on_batch, **loading)
     return LabelSetEvaluation(
         split=split,
         result=score_label_sets(logits, [accepted[index] for index in targets.tolist()]),
@@ -188,7 +188,7 @@ def measure_classifier(
     matched = source if isinstance(source, MatchedSource) else match_names(source, model.labels)
     names = distinct_labels(matched.labels)
 
-    def told(batch: Batch, logits: Tensor) -> None:
+    def on_batch(batch: Batch, logits: Tensor) -> None:
         if write is not None:
             paths = [matched.source.name(index) for index in batch.index.tolist()]
             write(image_predictions(logits, [[label] for label in batch.targets.tolist()], names, paths))
@@ -196,16 +196,16 @@ def measure_classifier(
     def compute(images: Tensor) -> Tensor:
         return matched.select(model.engine.logits(images))
 
-    logits, targets, unreadable = ask_engine(model, compute, matched.source, told, **loading)
+    logits, targets, unreadable = compute_outputs(model, compute, matched.source, on_batch, **loading)
     seen = readable_names(matched.source, unreadable)
     return score_classes(logits, targets, matched.labels, names=seen), unreadable
 
 
-def ask_engine(
+def compute_outputs(
     model: InferenceModel,
     function: Callable[[Tensor], Tensor],
     source: Source,
-    told: Callable[[Batch, Tensor], None] | None = None,
+    on_batch: Callable[[Batch, Tensor], None] | None = None,
     *,
     batch_size: int | None = None,
     workers: int | None = None,
@@ -213,7 +213,7 @@ def ask_engine(
 ) -> tuple[Tensor, Tensor, dict[str, str]]:
     """What a function says of all images that can be read, (n, D), their labels (n,), and the others: path to reason.
 
-    function: images (B, C, H, W) uint8 to (B, D), by the model's engine; `told` gets that of each batch.
+    function: images (B, C, H, W) uint8 to (B, D), by the model's engine; `on_batch` gets that of each batch.
     batch_size: if None, the fastest.
     """
     preprocess = model.engine.preprocess
@@ -223,6 +223,6 @@ def ask_engine(
     loader = Loader(source, preprocess, batch_size=batch, workers=workers, cache_bytes=0, normalised=False)
     with closing(loader):
         outputs, targets = compute_features(
-            function, loader.batches(), len(source), lambda done: progress(done, len(source)), told
+            function, loader.batches(), len(source), lambda done: progress(done, len(source)), on_batch
         )
     return outputs, targets, dict(loader.unreadable)

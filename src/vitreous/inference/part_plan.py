@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from vitreous.arguments import Count, Precision
 from vitreous.config.data import Preprocess
@@ -35,10 +35,10 @@ from vitreous.weights.bundle import bundle_digest
 
 log = logging.getLogger("vitreous")
 
-Format = Literal["parquet", "jsonl"]
+FileFormat = Literal["parquet", "jsonl"]
 
-TRIES, PAUSE_SECONDS = 20, 0.1  # how often, and at which interval, a plan that is not whole yet is read again
-NOTES = "_vitreous"
+PLAN_READS, PLAN_READ_SECONDS = 20, 0.1  # how often, and at which interval, a plan that is not whole yet is read again
+RECORDS = "_vitreous"
 """The folder of plan and records within that of the files. Readers of a whole folder of Parquet files skip names with
 an underscore."""
 PLAN = "plan.json"
@@ -48,7 +48,7 @@ PREFERRED_PARTS = 256  # while they are neither too small nor too large: enough 
 
 
 @dataclass(frozen=True)
-class Plan:
+class PartPlan:
     """What the predictions in one folder follow from, and how they are divided."""
 
     model: str  # A digest of its weights, its preprocessing and its labels
@@ -58,7 +58,7 @@ class Plan:
     merge: int | None
     top: Count
     embed: bool
-    format: Format
+    format: FileFormat
     images: Count
     names: str  # A digest of the names of all images, in their order
     part_size: Count
@@ -86,25 +86,16 @@ def parse_slice(text: str) -> tuple[int, int]:
     raise UserError(f"part={text!r}: give a slice i/n of the work, from 1/n to n/n, such as 1/8.")
 
 
-def digest_names(sources: Sequence[Source]) -> str:
-    """64 hexadecimal digits that differ if the name or the place of any image does."""
-    digest = sha256()
-    for source in sources:
-        for index in range(len(source)):
-            digest.update(source.name(index).encode(errors="surrogateescape") + b"\0")
-    return digest.hexdigest()
-
-
-def read_plan(out: Path) -> Plan | None:
+def read_plan(out: Path) -> PartPlan | None:
     """The plan of a folder; None if it is empty or not there. A folder that no prediction wrote is refused."""
-    path = output_folder(out) / NOTES / PLAN
+    path = output_folder(out) / RECORDS / PLAN
     if path.is_file():
-        for _ in range(TRIES):  # on a disk without hard links, it is empty for a moment at first
+        for _ in range(PLAN_READS):  # on a disk without hard links, it is empty for a moment at first
             if (text := read_text(path)).endswith("\n"):
                 break
-            time.sleep(PAUSE_SECONDS)
-        return from_fields(Plan, parse_json(text, path), path)
-    held = [inside.name for inside in out.iterdir() if inside.name != NOTES] if out.is_dir() else []
+            time.sleep(PLAN_READ_SECONDS)
+        return from_fields(PartPlan, parse_json(text, path), path)
+    held = [inside.name for inside in out.iterdir() if inside.name != RECORDS] if out.is_dir() else []
     if held:
         raise UserError(
             f"{out}: is not empty (it holds {', '.join(sorted(held)[:3])}) and no prediction wrote it; choose a folder "
@@ -115,13 +106,13 @@ def read_plan(out: Path) -> Plan | None:
 
 DIFFERENCES = {
     "preprocess": "with another preprocessing",
-    "engine": "that {there.engine} computes, not {asked.engine}",
-    "precision": "in {there.precision}, not in {asked.precision}",
-    "merge": "with merge={there.merge}, not {asked.merge}",
+    "engine": "that {stored.engine} computes, not {requested.engine}",
+    "precision": "in {stored.precision}, not in {requested.precision}",
+    "merge": "with merge={stored.merge}, not {requested.merge}",
     "model": "of another model",
-    "top": "with top={there.top}, not {asked.top}",
-    "embed": "with embed={there.embed}, not {asked.embed}",
-    "images": "for {there.images:,} images, and there are {asked.images:,} now",
+    "top": "with top={stored.top}, not {requested.top}",
+    "embed": "with embed={stored.embed}, not {requested.embed}",
+    "images": "for {stored.images:,} images, and there are {requested.images:,} now",
     "names": "for images with other names or in another order",
 }
 """How the predictions in a folder may differ from what is asked for, the most telling difference first."""
@@ -153,65 +144,52 @@ class ModelRequest:
 
     def open(self, images: int = 1) -> tuple[InferenceModel, str]:
         """The model, ready to be asked about this number of images, and a digest of weights, preprocessing, labels."""
-        path, precision = Path(self.model), self.precision
+        options: dict[str, Any] = {"engine": self.engine, "precision": self.precision, "classifier": self.classifier}
         if self.exported:
-            found = open_engine(
-                path,
-                engine=self.engine,
-                precision=precision,
-                preprocess=self.preprocess,
-                merge=self.merge,
-                classifier=self.classifier,
-            )
-            return found, sha256_file(path / MANIFEST)
+            found = open_engine(self.model, preprocess=self.preprocess, merge=self.merge, **options)
+            return found, sha256_file(Path(self.model) / MANIFEST)
         bundle = open_model(self.model, self.preprocess, self.merge)
-        int8 = Variant("openvino", "int8")
-        if self.engine_preferred and precision == "int8" and EngineCache(bundle).get(int8) is None:
+        int8 = Variant(self.engine, "int8")
+        if self.engine_preferred and self.precision == "int8" and EngineCache(bundle).get(int8) is None:
             log.info("engine: int8 was not verified for this model on this processor, so fp32 computes here.")
-            precision = "fp32"
-        found = open_engine(
-            bundle,
-            engine=self.engine,
-            precision=precision,
-            device=self.device,
-            images=images,
-            classifier=self.classifier,
-        )
-        return found, bundle_digest(bundle)
+            options["precision"] = "fp32"
+        return open_engine(bundle, device=self.device, images=images, **options), bundle_digest(bundle)
 
 
 def open_plan(
     out: Path, request: ModelRequest, sources: Sequence[Source], top: int, embed: bool
-) -> tuple[Plan, tuple[InferenceModel, str]]:
+) -> tuple[PartPlan, tuple[InferenceModel, str]]:
     """The folder's plan, written if there is none, and the model opened as it says; other predictions are refused."""
-    there, images = read_plan(out), sum(map(len, sources))
-    preferred = request if there is None else request.preferring(there.engine, there.precision)
+    stored, images = read_plan(out), sum(map(len, sources))
+    preferred = request if stored is None else request.preferring(stored.engine, stored.precision)
     opened, digest = preferred.open(images)
     engine = opened.engine
-    name, precision = engine.name, engine.precision
-    if there is not None and preferred.engine_preferred:  # the model may have fallen back to fp32
-        name, precision = there.engine, there.precision
-    plan = Plan(
+    names = sha256()
+    for source in sources:
+        for index in range(len(source)):
+            names.update(source.name(index).encode(errors="surrogateescape") + b"\0")
+    plan = PartPlan(
         model=digest,
         preprocess=engine.preprocess,
-        engine=name,
-        precision=precision,
+        engine=engine.name,
+        # of a preferred engine, the model may have fallen back to fp32
+        precision=stored.precision if stored is not None and preferred.engine_preferred else engine.precision,
         merge=request.merge,
         top=top,
         embed=embed,
-        format=there.format if there is not None else "parquet" if find_spec("pyarrow") is not None else "jsonl",
+        format=stored.format if stored is not None else "parquet" if find_spec("pyarrow") is not None else "jsonl",
         images=images,
-        names=digest_names(sources),
+        names=names.hexdigest(),
         part_size=max(MIN_PART_IMAGES, min(MAX_PART_IMAGES, math.ceil(images / PREFERRED_PARTS))),
     )
-    if there is None:
-        if not create_file(out / NOTES / PLAN, json.dumps(asdict(plan), indent=2) + "\n"):  # another process was faster
-            return open_plan(out, request, sources, top, embed)
+    if stored is None:
+        if not create_file(out / RECORDS / PLAN, json.dumps(asdict(plan), indent=2) + "\n"):
+            return open_plan(out, request, sources, top, embed)  # another process was faster
         return plan, (opened, digest)
     for field, difference in DIFFERENCES.items():
-        if getattr(there, field) != getattr(plan, field):
+        if getattr(stored, field) != getattr(plan, field):
             raise UserError(
-                f"{out}: holds predictions {difference.format(there=there, asked=plan)}; repeat the command that began "
-                "it, or choose another folder."
+                f"{out}: holds predictions {difference.format(stored=stored, requested=plan)}; repeat the command that "
+                "began it, or choose another folder."
             )
-    return there, (opened, digest)
+    return stored, (opened, digest)

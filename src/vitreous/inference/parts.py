@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from io import BytesIO
@@ -27,7 +27,7 @@ from vitreous.data.source import Source
 from vitreous.errors import UserError
 from vitreous.inference.engine import InferenceModel
 from vitreous.inference.memory_needs import check_inference_memory
-from vitreous.inference.part_plan import NOTES, Format, ModelRequest, Plan, open_plan
+from vitreous.inference.part_plan import RECORDS, FileFormat, ModelRequest, PartPlan, open_plan
 from vitreous.inference.predict import Prediction, named_images, predict_images
 from vitreous.inputs import read_json, utf8_text
 from vitreous.storage.files import write_file
@@ -47,7 +47,7 @@ class PredictedParts:
     """What one command added to a folder of predictions."""
 
     out: Path
-    format: Format
+    format: FileFormat
     parts: int  # of this command's slice of the work
     reused: int  # of these, the parts that were done already
     images: int
@@ -88,36 +88,33 @@ def predict_to_folder(
         unreadable.update(record.unreadable)
         check_unreadable(unreadable, total)
         done += record.images
-        within(0, 0)
-
-    def within(count: int, _: int) -> None:
-        progress(done + count, total)
-
-    def images(part: int) -> list[Source]:
-        return plan.images_of(part, sources)
+        progress(done, total)
 
     missing = []
     for part in parts:
-        if (record := folder.finished(part, images(part))) is not None:
+        if (record := folder.finished(part, plan.images_of(part, sources))) is not None:
             add(record)
         else:
             missing.append(part)
-    kept = len(records)
+    reused = len(records)
     if cluster is not None:
         for record in cluster.do(folder, request.preferring(plan.engine, plan.precision), sources, missing, batch_size):
             add(record)
     elif missing:
         worker = PartWorker(folder, *model, batch_size)
         for part in missing:
-            add(folder.finished(part, images(part)) or worker.do(part, images(part), within))
+            images = plan.images_of(part, sources)
+            add(
+                folder.finished(part, images) or worker.do(part, images, lambda count, _: progress(done + count, total))
+            )
     engines = dict(Counter(record.engine for record in records if record.engine))
-    wanted = f"{plan.engine}-{plan.precision}"
-    if others := sum(count for engine, count in engines.items() if engine != wanted):
+    planned = f"{plan.engine}-{plan.precision}"
+    if others := sum(count for engine, count in engines.items() if engine != planned):
         log.info(
-            f"engine: {others:,} of {len(parts):,} parts were not computed by {wanted}, which was not verified for "
+            f"engine: {others:,} of {len(parts):,} parts were not computed by {planned}, which was not verified for "
             "this model on the machines that did them."
         )
-    return PredictedParts(out, plan.format, len(parts), kept, done, unreadable, engines)
+    return PredictedParts(out, plan.format, len(parts), reused, done, unreadable, engines)
 
 
 @dataclass(frozen=True)
@@ -140,7 +137,7 @@ class PartFolder:
     """Where the parts of one plan are written, by any number of processes at once."""
 
     out: Path
-    plan: Plan
+    plan: PartPlan
 
     def finished(self, part: int, images: Sequence[Source]) -> PartRecord | None:
         """The record of a part that is done; None if it is not, if it is damaged, if an image could not be read for a
@@ -151,14 +148,14 @@ class PartFolder:
         try:
             record = from_fields(PartRecord, read_json(place), place)
             file = self.out / record.file
-            whole = file.stat().st_size == record.bytes and sha256_file(file) == record.sha256
+            intact = file.stat().st_size == record.bytes and sha256_file(file) == record.sha256
         except (UserError, OSError):  # damaged, or removed
             return None
         if record.temporary:
             return None
-        if whole and record.sizes == digest_sizes(images):
+        if intact and record.sizes == digest_sizes(images):
             return record
-        log.info(f"{file}: {'its images have changed' if whole else 'damaged'} since, so it is done again.")
+        log.info(f"{file}: {'its images have changed' if intact else 'damaged'} since, so it is done again.")
         return None
 
     def write(
@@ -166,7 +163,11 @@ class PartFolder:
     ) -> PartRecord:
         """Write a part: first its file, then the record that it is done."""
         plan = self.plan
-        content = ENCODERS[plan.format]([_row(one, plan.embed) for one in predictions], plan.embed)
+        rows = [_row(one, plan.embed) for one in predictions]
+        if plan.format == "parquet":
+            content = _parquet(rows, plan.embed)
+        else:
+            content = b"".join(json.dumps(row, allow_nan=False).encode() + b"\n" for row in rows)
         record = PartRecord(
             file=f"part-{part:06d}.{plan.format}",  # names are in the order of the images
             bytes=len(content),
@@ -182,7 +183,7 @@ class PartFolder:
         return record
 
     def _record(self, part: int) -> Path:
-        return self.out / NOTES / f"part-{part:06d}.json"
+        return self.out / RECORDS / f"part-{part:06d}.json"
 
 
 def digest_sizes(images: Sequence[Source]) -> str:
@@ -240,10 +241,6 @@ def _row(one: Prediction, embed: bool) -> Row:
     return row
 
 
-def _json_lines(rows: Sequence[Row], embed: bool) -> bytes:
-    return b"".join(json.dumps(row, allow_nan=False).encode() + b"\n" for row in rows)
-
-
 def _parquet(rows: Sequence[Row], embed: bool) -> bytes:
     try:
         import pyarrow as pa
@@ -260,6 +257,3 @@ def _parquet(rows: Sequence[Row], embed: bool) -> bytes:
     file = BytesIO()
     pa.parquet.write_table(pa.Table.from_pylist(list(rows), schema=schema), file)
     return file.getvalue()
-
-
-ENCODERS: dict[Format, Callable[[Sequence[Row], bool], bytes]] = {"parquet": _parquet, "jsonl": _json_lines}

@@ -31,7 +31,7 @@ from vitreous.evaluation.probe import (
     vote_neighbours,
 )
 from vitreous.inference.engine import InferenceModel
-from vitreous.inference.evaluation import Loading, ask_engine
+from vitreous.inference.evaluation import Loading, compute_outputs
 from vitreous.model.network import check_numbers
 from vitreous.model.predictions import is_right
 
@@ -139,10 +139,12 @@ class FeatureReader:
         """Of all images that can be read, whatever is in the cache."""
         seen = torch.zeros(len(source), dtype=torch.bool)
 
-        def told(batch: Batch, _: Tensor) -> None:
+        def on_batch(batch: Batch, _: Tensor) -> None:
             seen[batch.index] = True
 
-        features, _, unreadable = ask_engine(self.model, self.engine.representations, source, told, **self.loading)
+        features, _, unreadable = compute_outputs(
+            self.model, self.engine.representations, source, on_batch, **self.loading
+        )
         index = seen.nonzero()[:, 0]  # images come in their order
         self.computed += len(index)
         missing = (~seen).nonzero()[:, 0].tolist()
