@@ -38,6 +38,16 @@ def test_operations_of_a_step(subtests):
             assert work.flops == pytest.approx(counted(training, 0.5), rel=0.03)
 
 
+def test_nothing_is_frozen_unless_layers_are(subtests):
+    """`freeze` counts the layers from the first on, and with any of them what stands before them stays too."""
+    for freeze, learned in ((0, {-1, 0, 1, 2, 3, 4}), (1, {1, 2, 3, 4}), (4, {4})):
+        with subtests.test(freeze=freeze):
+            network = starting_network(replace(TRAINING, freeze=freeze), None)
+            groups = network.parameter_groups()
+            found = {groups[name].layer for name, parameter in network.named_parameters() if parameter.requires_grad}
+            assert found == learned
+
+
 def test_low_rank_changes_are_learned_above_the_frozen_layers_only():
     network = starting_network(replace(TRAINING, lora=2, freeze=2), None)
     groups = network.parameter_groups()

@@ -193,10 +193,11 @@ def starting_network(training: Training, base: Bundle | None) -> Network:
         network.load_state_dict({**given.without_classifier(state), **fresh})
     if training.lora:
         add_lora(network, training.lora, training.seed)
-    groups = network.parameter_groups()
-    for name, parameter in network.named_parameters():  # the low-rank changes of frozen layers too
-        if groups[name].layer < training.freeze:
-            parameter.requires_grad_(False)
+    if training.freeze:
+        groups = network.parameter_groups()
+        for name, parameter in network.named_parameters():  # the low-rank changes of frozen layers too
+            if groups[name].layer < training.freeze:
+                parameter.requires_grad_(False)
     return network
 
 
