@@ -41,7 +41,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parents[1] / "src" / "vitreous"
 REBUILT = (
     *("cli", "verbs", "training", "studies", "inference", "evaluation", "objectives", "model", "storage"),
-    *("distributed", "config", "data", "fetch"),
+    *("distributed", "config", "data", "fetch", "weights", "server"),
 )
 
 NEVER = {

@@ -1,4 +1,4 @@
-"""What can be added without touching the package: an objective, a family of networks, an engine, a verb, a metric.
+"""What can be added without touching the package: an objective, a family, an engine, a format, a verb, a metric.
 
 `docs/extend.md` walks through them; its code is this file's.
 """
@@ -15,12 +15,20 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file
+from torchvision.models import VisionTransformer
 
 import generate
 import vitreous
 from support.colours import COLOURS, make_bundle, make_images
 from support.commands import check_refused, run_command
-from support.extensions import balanced_accuracy, conv_family, dark_verb, export_engine, quadrant_objective
+from support.extensions import (
+    balanced_accuracy,
+    conv_family,
+    dark_verb,
+    export_engine,
+    quadrant_objective,
+    torchvision_format,
+)
 from support.killing import check_killed_and_resumed
 from vitreous.callbacks import Callbacks
 from vitreous.data.batch import Batch, ViewBatch
@@ -31,6 +39,8 @@ from vitreous.objectives.build import OBJECTIVES
 from vitreous.training.recipes.pretrain import PRETRAINING
 from vitreous.training.recipes.supervised import RECIPES
 from vitreous.verbs import GROUPS
+from vitreous.weights.formats import FORMATS
+from vitreous.weights.source import open_weights
 
 HERE = Path(__file__).parent
 
@@ -244,6 +254,45 @@ def test_an_engine_that_computes_otherwise_is_refused(pt2, monkeypatch):
         vitreous.predict(bundle, images, engine="pt2")
 
 
+# A checkpoint format
+
+
+@pytest.fixture
+def torchvision_vit(monkeypatch, tmp_path):
+    """torchvision's own network, tiny, with all parameters random, and its state_dict in a file."""
+    monkeypatch.setitem(FORMATS, "torchvision", torchvision_format.FORMAT)
+    sizes = {"num_layers": 2, "num_heads": 3, "hidden_dim": 48, "mlp_dim": 80, "num_classes": 5}
+    network = VisionTransformer(image_size=32, patch_size=8, **sizes).eval()
+    for parameter in network.parameters():
+        torch.nn.init.normal_(parameter, std=0.1, generator=torch.Generator().manual_seed(parameter.numel()))
+    torch.save(network.state_dict(), tmp_path / "torchvision.pth")
+    return network
+
+
+def test_the_format_takes_at_most_60_lines():
+    assert len((HERE / "support" / "extensions" / "torchvision_format.py").read_text().splitlines()) <= 60
+
+
+def test_the_format_is_read_and_written(tmp_path, torchvision_vit):
+    opened = open_weights(tmp_path / "torchvision.pth", heads=3)
+    assert opened.info["family"] == "torchvision"
+    images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        torch.testing.assert_close(opened.model(images), torchvision_vit(images), rtol=1e-4, atol=1e-5)
+    imported = vitreous.import_weights(tmp_path / "torchvision.pth", tmp_path / "bundle", heads=3)
+    shown = run_command("export", imported.bundle, tmp_path / "out", "--to", "torchvision").stdout
+    assert f'open it: network.load_state_dict(safetensors.torch.load_file("{tmp_path}/out/model.safetensors"))' in shown
+    written = load_file(tmp_path / "out" / "model.safetensors")
+    assert {name: tensor.shape for name, tensor in written.items()} == {
+        name: tensor.shape for name, tensor in torchvision_vit.state_dict().items()
+    }
+    assert all(torch.equal(written[name], tensor) for name, tensor in torchvision_vit.state_dict().items())
+    again = open_weights(tmp_path / "out", heads=3)
+    assert again.model.config == opened.model.config
+    with pytest.raises(vitreous.UserError, match=r"to='nowhere'.*torchvision"):
+        vitreous.export_weights(imported.bundle, tmp_path / "other", to="nowhere")
+
+
 # A verb
 
 
@@ -341,7 +390,7 @@ def test_a_metric_is_measured_printed_and_on_the_page(tmp_path, monkeypatch):
 def test_the_code_on_the_page_is_the_code_that_runs(subtests):
     page = (HERE.parent / "docs" / "extend.md").read_text()
     blocks = re.findall(r"^( *)```python\n(.*?)^ *```", page, re.S | re.M)
-    assert len(blocks) == 12
+    assert len(blocks) == 16
     files = [path.read_text() for path in (HERE / "support" / "extensions").glob("*.py")]
     for number, (indent, block) in enumerate(blocks):
         code = "".join(line.removeprefix(indent) for line in block.splitlines(keepends=True))

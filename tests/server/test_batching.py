@@ -22,7 +22,7 @@ def make_batcher(calls=1):
     """Of batches of four."""
     engine = GatedEngine()
     engine.max_concurrency = calls
-    return Batcher(engine, AdmissionQueue(100, 30), ServerMetrics().of_model("m", lambda: 0), grace=10.0)
+    return Batcher(engine, AdmissionQueue(100, 30), ServerMetrics().for_model("m", lambda: 0), grace_seconds=10.0)
 
 
 def views(*numbers):
@@ -33,7 +33,7 @@ def ask_each(batcher, function, *numbers, seconds=30):
     """What becomes of single questions that are asked at once."""
 
     async def ask():
-        asked = (batcher.ask(function, views(number), seconds) for number in numbers)
+        asked = (batcher.compute(function, views(number), seconds) for number in numbers)
         found = await asyncio.gather(*asked, return_exceptions=True)
         return [one if isinstance(one, Exception) else int(one[0]) for one in found]
 
@@ -86,7 +86,7 @@ def test_different_questions_are_not_mixed():
     async def ask():
         batcher = make_batcher()
         return await asyncio.gather(
-            *(batcher.ask(function, views(n), 30) for n, function in enumerate([first, second, first, second]))
+            *(batcher.compute(function, views(n), 30) for n, function in enumerate([first, second, first, second]))
         )
 
     assert [int(one[0]) for one in asyncio.run(ask())] == [0, -1, 2, -3]
@@ -111,10 +111,10 @@ def test_who_asks_just_when_the_worker_ends_is_answered_too():
             ending.set()
 
         batcher.metrics.batch = batch
-        first = asyncio.ensure_future(batcher.ask(same, views(1), 30))
+        first = asyncio.ensure_future(batcher.compute(same, views(1), 30))
         await ending.wait()
         async with asyncio.timeout(20):
-            second = await batcher.ask(same, views(2), 30)
+            second = await batcher.compute(same, views(2), 30)
         return int((await first)[0]), int(second[0])
 
     assert asyncio.run(ask_twice()) == (1, 2)
@@ -135,7 +135,7 @@ def test_places_are_counted_and_given_back():
 def test_nobody_is_let_in_who_would_wait_too_long():
     """A slow model has fewer places: what is accepted is answered in time."""
     queue = AdmissionQueue(100, 30)
-    queue.seconds_each = 40.0
+    queue.seconds_per_image = 40.0
     with queue.take(1), pytest.raises(ApiError) as refused:
         queue.check()
     assert refused.value.status == 503
@@ -145,7 +145,7 @@ def test_nobody_is_let_in_who_would_wait_too_long():
 def test_a_request_of_several_counts_its_own_images():
     """Let in, they would keep the engine busy for half a minute, and be given up then."""
     queue = AdmissionQueue(100, 30)
-    queue.measured(1.0)
+    queue.set_seconds_per_image(1.0)
     queue.check(30)
     with pytest.raises(ApiError, match=r"^31 .* 30 ") as refused:
         queue.check(31)
@@ -159,7 +159,7 @@ def test_a_request_of_several_counts_its_own_images():
 
 def test_one_image_is_let_in_however_slow_the_model_is():
     queue = AdmissionQueue(100, 30)
-    queue.measured(40.0)
+    queue.set_seconds_per_image(40.0)
     queue.check()
     with pytest.raises(ApiError, match=" 1 "):
         queue.check(2)
@@ -168,12 +168,12 @@ def test_one_image_is_let_in_however_slow_the_model_is():
 def test_a_slow_hour_does_not_refuse_large_requests_for_ever():
     """Nothing would be computed that shows that it is over."""
     queue = AdmissionQueue(100, 30)
-    queue.measured(0.1)
-    queue.seconds_each = 5.0
+    queue.set_seconds_per_image(0.1)
+    queue.seconds_per_image = 5.0
     with queue.take(8), pytest.raises(ApiError) as refused:
         queue.check(8)
     assert refused.value.status == 503
-    assert queue.seconds_each < 5.0
+    assert queue.seconds_per_image < 5.0
 
 
 def test_a_place_is_kept_for_a_image_that_is_being_sent(monkeypatch):
@@ -181,16 +181,16 @@ def test_a_place_is_kept_for_a_image_that_is_being_sent(monkeypatch):
     now = 100.0
     monkeypatch.setattr(batching, "time", SimpleNamespace(monotonic=lambda: now))
     queue = AdmissionQueue(2, 30)
-    with queue.take(1), queue.arriving():
+    with queue.take(1), queue.receiving():
         with pytest.raises(ApiError, match=r"^2 "):
-            queue.check_before_reading()
+            queue.check_before_receiving()
         queue.check(1)  # one that has been read takes what is free
         now += 1
-        queue.check_before_reading()
-        with queue.arriving(), pytest.raises(ApiError):
-            queue.check_before_reading()
+        queue.check_before_receiving()
+        with queue.receiving(), pytest.raises(ApiError):
+            queue.check_before_receiving()
     with queue.take(1):
-        queue.check_before_reading()
+        queue.check_before_receiving()
 
 
 def test_a_full_queue_refuses_at_once_and_answers_what_it_accepted():

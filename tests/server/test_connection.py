@@ -13,8 +13,8 @@ from uvicorn.server import ServerState
 from vitreous.config.server import ServerSettings
 from vitreous.server import bodies
 from vitreous.server.batching import AdmissionQueue
-from vitreous.server.bodies import METER, BodyBudget, BodyMeter, read_body
-from vitreous.server.connection import bounded
+from vitreous.server.bodies import BODY_METER, BodyBudget, BodyMeter, read_body
+from vitreous.server.connection import connection_class
 from vitreous.server.errors import ApiError
 from vitreous.server.guard import Policy
 from vitreous.server.metrics import ServerMetrics
@@ -97,7 +97,7 @@ def connect():
         ServerMetrics(),
     )
     places = AdmissionQueue(1, 30)
-    kind = bounded(SETTINGS, metrics, Policy(SETTINGS, places.check))
+    kind = connection_class(SETTINGS, metrics, Policy(SETTINGS, places.check))
 
     def make():
         connection = kind(config, state, {}, _loop=clock)
@@ -286,7 +286,7 @@ class Sender:
 
     def __init__(self, clock, parts):
         self.clock, self.parts, self.headers = clock, list(parts), {}
-        self.scope = {METER: BodyMeter(BodyBudget(10**9), ServerMetrics())}
+        self.scope = {BODY_METER: BodyMeter(BodyBudget(10**9), ServerMetrics())}
 
     async def receive(self):
         seconds, count = self.parts.pop(0)

@@ -74,7 +74,7 @@ def test_base64_in_json_with_parameters(server):
 
 def test_the_function_that_makes_scores(server, bundle):
     model = opened(bundle)
-    scores = model.deployed.engine.logits(make_view(pixels("red", 3), model.bundle.preprocess)[None])[0]
+    scores = model.inference_model.engine.logits(make_view(pixels("red", 3), model.bundle.preprocess)[None])[0]
     content = base64.b64encode(make_image("red", 3)).decode()
     for function, expected in (("none", scores), ("sigmoid", torch.sigmoid(scores)), ("softmax", scores.softmax(0))):
         request = {"inputs": content, "parameters": {"function_to_apply": function}}

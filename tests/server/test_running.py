@@ -147,7 +147,7 @@ def test_the_device_that_was_named_computes_predictions_and_explanations(bundle,
     monkeypatch.setattr("vitreous.server.running.run_server", lambda models, *_: served.extend(models) or True)
     assert serve(bundle, port=0, device="cuda")
     assert set(named) == {"cuda"}
-    assert served[0].bundle.model.device.type == served[0].deployed.engine.network.device.type == "meta"
+    assert served[0].bundle.model.device.type == served[0].inference_model.engine.network.device.type == "meta"
 
 
 def test_no_models():

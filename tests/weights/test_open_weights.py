@@ -10,7 +10,7 @@ from support.tiny_models import LABELS, preprocess_for, random_images, random_mo
 from vitreous import UserError, preset
 from vitreous.config.data import Preprocess
 from vitreous.weights.bundle import save_bundle
-from vitreous.weights.checkpoint import heads_for
+from vitreous.weights.checkpoint import heads_for_width
 from vitreous.weights.source import open_weights, parse_preprocess, preprocess_text
 
 SAID = "mean=0.5,std=0.5"
@@ -69,7 +69,7 @@ def test_a_missing_last_norm_is_missing_and_not_another_architecture(tmp_path):
 def test_heads_of_public_models():
     """So400m, gigantic, giant and So150m as timm defines them."""
     for width, heads in {1152: 16, 1664: 16, 1408: 16, 896: 14}.items():
-        assert heads_for(width, "here") == heads
+        assert heads_for_width(width, "here") == heads
 
 
 def test_heads_are_said_when_they_are_a_guess_and_can_be_stated(tmp_path):

@@ -3,7 +3,7 @@
 from support.tiny_models import TINY, VARIANTS
 from vitreous import ViTConfig, preset
 from vitreous.config.data import Preprocess
-from vitreous.weights.timm_config import UNKNOWN_TO_TIMM, in_timm, timm_config
+from vitreous.weights.timm_config import UNKNOWN_ARCHITECTURE, timm_config, to_timm
 
 # The fields of timm's PretrainedCfg; it refuses any other in pretrained_cfg.
 PRETRAINED_FIELDS = {
@@ -85,8 +85,8 @@ def test_what_timm_has_no_word_for_is_not_given_a_wrong_name(subtests):
         with subtests.test(name):
             config = ViTConfig(**{**TINY, **VARIANTS[name]})
             described = describe(config)
-            assert described["architecture"] == UNKNOWN_TO_TIMM
-            assert in_timm(config).missing in described["timm"]
+            assert described["architecture"] == UNKNOWN_ARCHITECTURE
+            assert to_timm(config).unsupported in described["timm"]
 
 
 def test_every_variant_has_fields_that_timm_accepts(subtests):

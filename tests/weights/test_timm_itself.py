@@ -15,7 +15,7 @@ from vitreous import UserError
 from vitreous.weights.bundle import save_bundle
 from vitreous.weights.source import open_weights
 from vitreous.weights.timm import write_timm
-from vitreous.weights.timm_architectures import heads_of, why_not
+from vitreous.weights.timm_config import architecture_heads, unsupported_reason
 
 MODULES = ("vision_transformer", "vision_transformer_hybrid", "deit")
 PLAIN = sorted({name for module in MODULES for name in timm.list_models(module=module)})
@@ -120,13 +120,13 @@ def test_the_table_of_heads_is_timms():
     """Every plain ViT of timm's: the number of heads from the name is that of its definition, or it is refused."""
     wrong, opened = {}, 0
     for architecture in PLAIN:
-        if why_not(architecture):
+        if unsupported_reason(architecture):
             continue
         with torch.device("meta"):
             model = timm.create_model(architecture, depth=1)
         block = model.blocks[0]
         act = "SiLU" if "Glu" in type(block.mlp).__name__ else "GELU"
-        ours = (heads_of(architecture), 1e-6, "LayerNorm", act, False, "Block")
+        ours = (architecture_heads(architecture), 1e-6, "LayerNorm", act, False, "Block")
         theirs = (
             block.attn.num_heads,
             block.norm1.eps,
@@ -149,7 +149,7 @@ def test_which_convolutional_networks_can_be_opened():
         f"{start}efficientnet_{size}" for start in ("", "tf_") for size in (*map("b{}".format, range(8)), "l2")
     }
     named = [*timm.list_models("resnetv2*"), *timm.list_models("*efficientnet*")]
-    opened = {name for name in named if why_not(name) is None and not name.startswith("test_")}
+    opened = {name for name in named if unsupported_reason(name) is None and not name.startswith("test_")}
     assert opened == bits | efficientnets
 
 

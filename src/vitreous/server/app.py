@@ -29,9 +29,9 @@ DESCRIPTION = (
 
 
 def make_app(models: Sequence[ModelToServe], settings: ServerSettings) -> FastAPI:
-    """An application that answers for these models, of different names; the first where a request names none.
+    """The application for these models, of different names; the first is the default.
 
-    Each has answered once when this returns, so that a model that cannot is found before anybody asks.
+    Each model is warmed up, so that one that fails is found before any request.
     """
     metrics = ServerMetrics()
     served = {model.name: ServedModel(model, settings, metrics) for model in models}
@@ -40,18 +40,18 @@ def make_app(models: Sequence[ModelToServe], settings: ServerSettings) -> FastAP
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        # Images are decoded in these threads: more would need more memory, and gain nothing.
+        # These threads decode images: more would need more memory without being faster.
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(usable_cores(), "decode"))
         yield
         for model in served.values():
             model.close()
 
     def check_queues() -> None:
-        """Refuse where no model has a place for another image."""
+        """Refuse an image if every model's queue is full."""
         refused: ApiError | None = None
         for model in served.values():
             try:
-                return model.queue.check_before_reading()
+                return model.queue.check_before_receiving()
             except ApiError as error:
                 refused = error
         assert refused is not None
@@ -63,7 +63,7 @@ def make_app(models: Sequence[ModelToServe], settings: ServerSettings) -> FastAP
         version=__version__,
         docs_url=None,
         redoc_url=None,
-        redirect_slashes=False,  # to an address that a proxy's client may not know
+        redirect_slashes=False,  # behind a proxy the redirect's address may be wrong
         lifespan=lifespan,
     )
     policy = Policy(settings, check_queues)
@@ -79,7 +79,7 @@ def make_app(models: Sequence[ModelToServe], settings: ServerSettings) -> FastAP
 
 
 class _App(FastAPI):
-    """FastAPI's, whose document also has the schemas of bodies that it does not read itself."""
+    """FastAPI with the schemas of bodies that it does not parse itself in its OpenAPI document."""
 
     def openapi(self) -> dict[str, Any]:
         document = super().openapi()

@@ -1,8 +1,8 @@
-"""Images of many requests, computed together.
+"""Dynamic batching of the images of many requests.
 
-Nothing waits for company: whatever is there when the engine is free is the next batch. While the engine is busy the
-next one gathers, so batches grow with the load by themselves, up to what is fastest for the engine. One that may begin
-a batch before the last has ended is handed several.
+No image waits for a batch to fill: when the engine is free, all waiting images are the next batch. While it is busy
+more arrive, so batches grow with the load, up to the engine's best batch size. An engine with `max_concurrency` > 1
+computes several batches at once.
 """
 
 from __future__ import annotations
@@ -25,20 +25,18 @@ import torch
 from torch import Tensor
 
 from vitreous.inference.engine import Engine
-from vitreous.server.errors import ApiError, too_late, too_many
+from vitreous.server.errors import ApiError, timeout_error, too_many_images
 from vitreous.server.metrics import ModelMetrics
 
 T = TypeVar("T")
 P = ParamSpec("P")
-Forward = Callable[[Tensor], Tensor]
-"""(B, C, H, W) uint8 to (B, ...): an engine's logits or representations."""
-FIRST_SECONDS_PER_IMAGE = 0.02  # before any was computed
-RESERVED_SECONDS = 0.25
-"""For which a place is kept for an image that is being sent. Whoever takes longer holds none meanwhile."""
+Forward = Callable[[Tensor], Tensor]  # (B, C, H, W) uint8 to (B, ...): an engine's logits or representations
+FIRST_SECONDS_PER_IMAGE = 0.02  # assumed before any was computed
+RESERVED_SECONDS = 0.25  # for which an image that is being received counts as queued
 
 
 def usable_cores(group: Path = Path("/sys/fs/cgroup")) -> int:
-    """Cores that this process may use: those that it may run on, and no more than the quota of its group (cgroup)."""
+    """Cores that this process may use: its CPU affinity, and at most the quota of its cgroup."""
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     try:
         if (group / "cpu.max").exists():
@@ -51,46 +49,45 @@ def usable_cores(group: Path = Path("/sys/fs/cgroup")) -> int:
 
 
 class ThreadPool:
-    """So many threads, which nobody needs to wait for in the end, and whether any of them is still at work."""
+    """Threads that are not waited for at the end, and whether any of them is busy."""
 
     def __init__(self, count: int, name: str) -> None:
         self._threads = ThreadPoolExecutor(count, thread_name_prefix=name)
-        self._under_way: dict[Future[Any], float] = {}  # and when each was begun
+        self._running: dict[Future[Any], float] = {}  # and when each was submitted
 
     async def run(self, job: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """What a job returns, in a thread. Whoever is cancelled waits no longer, but the thread goes on."""
+        """Run a job in a thread and return its result. Cancelling ends the wait, not the thread."""
         future = self._threads.submit(job, *args, **kwargs)
-        self._under_way[future] = time.monotonic()
-        future.add_done_callback(self._under_way.pop)
+        self._running[future] = time.monotonic()
+        future.add_done_callback(self._running.pop)
         return await asyncio.wrap_future(future)
 
     @property
     def idle(self) -> bool:
-        """Whether all that was begun has ended."""
-        return not self._under_way
+        return not self._running
 
     @property
     def busy_seconds(self) -> float:
-        """How long ago what is still under way was begun; 0 where nothing is."""
-        return time.monotonic() - min(list(self._under_way.values()), default=time.monotonic())
+        """Seconds since the oldest running job was submitted; 0 if none is running."""
+        return time.monotonic() - min(list(self._running.values()), default=time.monotonic())
 
     def close(self) -> None:
-        """Begin nothing more. What runs goes on, and is not waited for."""
+        """Start no more jobs; do not wait for those that run."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
 class PixelBudget:
-    """How many pixels are decoded at once: a blank image is small as a file, and large in memory."""
+    """Limits the pixels that are decoded at once: a blank image is a small file, but large in memory."""
 
     def __init__(self, limit: int) -> None:
         self._free, self._changed = limit, threading.Condition()
 
     @contextmanager
     def take(self, count: int, until: float) -> Iterator[None]:
-        """Wait, in a thread, for room for so many; refused if there is none until then."""
+        """Block until this many pixels are free; refuse the image if they are not until then."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._free >= count, until - time.monotonic()):
-                raise too_late()
+                raise timeout_error()
             self._free -= count
         try:
             yield
@@ -101,74 +98,74 @@ class PixelBudget:
 
 
 class AdmissionQueue:
-    """How many images may wait or be computed at once; who finds none free is refused at once."""
+    """Limits the images that wait or are computed at once; others are refused immediately."""
 
     def __init__(self, size: int, seconds: float) -> None:
-        """seconds: in which an image must be answered, or it is not worth beginning."""
+        """seconds: within which an image must be answered."""
         self.size, self.seconds = size, seconds
-        self.taken = 0
-        self._arriving: list[float] = []  # when each image that is being sent was let in, the latest last
-        self.measured(FIRST_SECONDS_PER_IMAGE)
+        self.admitted = 0
+        self._receiving: list[float] = []  # start times of images that are being received, sorted
+        self.set_seconds_per_image(FIRST_SECONDS_PER_IMAGE)
 
-    def measured(self, seconds_each: float) -> None:
-        """So long does an image take where nothing else goes on."""
-        self.seconds_each = self._at_best = seconds_each
+    def set_seconds_per_image(self, seconds_per_image: float) -> None:
+        """Set the time per image on an idle server, as measured."""
+        self.seconds_per_image = self._best_seconds_per_image = seconds_per_image
 
     def check(self, count: int = 1) -> None:
-        """Refuse so many images where they would find no place, or not all be answered in time.
+        """Refuse this many images if the queue is full, or if they would not all be answered in time.
 
-        Where nothing else is computed a single one is always let in, however slow the model is, and several are where
-        they were ever fast enough: only what is computed shows that a slow hour is over.
+        An idle server admits a single image however slow the model is, and several if the model was ever fast enough:
+        only computing them shows that a slow phase is over.
         """
         if count > self.size:
-            raise too_many(self.size)
-        if count > 1 and count * self._at_best > self.seconds:
+            raise too_many_images(self.size)
+        if count > 1 and count * self._best_seconds_per_image > self.seconds:
             raise ApiError(
                 413,
                 f"{count} images would take longer here than the {self.seconds:g} s that an answer may take; send at "
-                f"most {max(1, int(self.seconds / self._at_best))} at once.",
+                f"most {max(1, int(self.seconds / self._best_seconds_per_image))} at once.",
             )
-        self._check_room(self.taken, count)
+        self._check_room(self.admitted, count)
 
-    def _check_room(self, taken: int, count: int) -> None:
-        last = (taken + count) * self.seconds_each  # when the last of them would be answered
-        if taken + count > self.size or (taken and last > self.seconds):
-            wait = taken * self.seconds_each
-            raise ApiError(503, f"{taken} images are waiting already; try again later.", retry_after=wait)
+    def _check_room(self, admitted: int, count: int) -> None:
+        last = (admitted + count) * self.seconds_per_image  # seconds until the last of them would be answered
+        if admitted + count > self.size or (admitted and last > self.seconds):
+            wait = admitted * self.seconds_per_image
+            raise ApiError(503, f"{admitted} images are waiting already; try again later.", retry_after=wait)
 
-    def check_before_reading(self) -> None:
-        """Refuse an image that has not been sent yet where it, and those that are just being sent, find no place."""
+    def check_before_receiving(self) -> None:
+        """Refuse an image before it is received if it and those that are being received would not fit."""
         since = time.monotonic() - RESERVED_SECONDS
-        self._check_room(self.taken + len(self._arriving) - bisect_left(self._arriving, since), 1)
+        self._check_room(self.admitted + len(self._receiving) - bisect_left(self._receiving, since), 1)
 
     @contextmanager
-    def arriving(self) -> Iterator[None]:
-        """Within, an image is read that is expected to find a place: others are refused before they send theirs."""
-        self.check_before_reading()
+    def receiving(self) -> Iterator[None]:
+        """Within the block an image is received, which counts towards the queue's limit for `RESERVED_SECONDS`."""
+        self.check_before_receiving()
         since = time.monotonic()
-        self._arriving.append(since)
+        self._receiving.append(since)
         try:
             yield
         finally:
-            self._arriving.remove(since)
+            self._receiving.remove(since)
 
     @contextmanager
     def take(self, count: int) -> Iterator[None]:
-        """Places for so many images, free again afterwards."""
+        """Admit this many images for the duration of the block."""
         self.check(count)
-        self.taken += count
-        ahead, started = self.taken, time.monotonic()
+        self.admitted += count
+        admitted, started = self.admitted, time.monotonic()
         try:
             yield
-            # Whatever holds them up, decoding or the engine: so long for so many, by Little's law.
-            self.seconds_each += 0.1 * ((time.monotonic() - started) / ahead - self.seconds_each)
-            self._at_best = min(self._at_best, self.seconds_each)
+            # Little's law: time in the system / images in the system, whether decoding or the engine is the bottleneck
+            self.seconds_per_image += 0.1 * ((time.monotonic() - started) / admitted - self.seconds_per_image)
+            self._best_seconds_per_image = min(self._best_seconds_per_image, self.seconds_per_image)
         finally:
-            self.taken -= count
+            self.admitted -= count
 
 
 @dataclass
-class _Waiting:
+class _PendingView:
     view: Tensor
     function: Forward
     result: asyncio.Future[Tensor]
@@ -177,23 +174,23 @@ class _Waiting:
 
 
 class Batcher:
-    """Has an engine answer the images that wait, first come first served."""
+    """Computes waiting images with an engine in batches, first come first served."""
 
-    def __init__(self, engine: Engine, queue: AdmissionQueue, metrics: ModelMetrics, grace: float) -> None:
+    def __init__(self, engine: Engine, queue: AdmissionQueue, metrics: ModelMetrics, grace_seconds: float) -> None:
         """grace: seconds that a batch may take once it has begun; then whoever waits is told so."""
-        self.grace = grace
+        self.grace_seconds = grace_seconds
         self.batch_size = min(engine.batch_size, queue.size)
         self.metrics = metrics
-        self._waiting: list[_Waiting] = []
+        self._waiting: list[_PendingView] = []
         self._calls = engine.max_concurrency
         self.threads = ThreadPool(self._calls, "engine")
         self._busy = 0
         self._workers: set[asyncio.Task[None]] = set()  # held, as the event loop holds tasks by weak references alone
 
-    async def ask(self, function: Forward, views: Sequence[Tensor], seconds: float) -> list[Tensor]:
-        """What the function says of each view; refused if that takes longer than so many seconds to begin."""
+    async def compute(self, function: Forward, views: Sequence[Tensor], seconds: float) -> list[Tensor]:
+        """The function's output for each view; refused if the batch does not begin within this many seconds."""
         loop, until = asyncio.get_running_loop(), time.monotonic() + seconds
-        waiting = [_Waiting(view, function, loop.create_future(), until) for view in views]
+        waiting = [_PendingView(view, function, loop.create_future(), until) for view in views]
         self._waiting += waiting
         if self._busy < self._calls:
             self._busy += 1
@@ -201,16 +198,16 @@ class Batcher:
             self._workers.add(worker)
             worker.add_done_callback(self._workers.discard)
         try:
-            async with asyncio.timeout(max(seconds, 0) + self.grace):
+            async with asyncio.timeout(max(seconds, 0) + self.grace_seconds):
                 return list(await asyncio.gather(*(one.result for one in waiting)))
         except TimeoutError:
-            raise too_late() from None
+            raise timeout_error() from None
         finally:
             for one in waiting:
                 one.result.cancel()
 
     async def _work(self) -> None:
-        """Have batches computed as long as there are images that wait."""
+        """Compute batches as long as images wait."""
         try:
             while batch := self._next_batch():
                 started = time.monotonic()
@@ -220,26 +217,26 @@ class Batcher:
                 seconds = time.monotonic() - started
                 self.metrics.batch(len(batch), seconds)
                 for one, result in zip(batch, results, strict=True):
-                    _tell(one.result, result)
+                    _resolve(one.result, result)
         finally:
-            # With no await since nothing was found to wait: whoever asks from now on starts a worker.
+            # No await since the queue was found empty, so the next call of `compute` starts a worker.
             self._busy -= 1
 
-    def _next_batch(self) -> list[_Waiting]:
-        """The images that wait for longest, as many as fit and ask for the same; none where none wait."""
+    def _next_batch(self) -> list[_PendingView]:
+        """The longest waiting images that need the same function, at most a batch; empty if none wait."""
         now = time.monotonic()
         for one in self._waiting:
             if one.until < now:
-                _tell(one.result, too_late())
+                _resolve(one.result, timeout_error())
         waiting = [one for one in self._waiting if not one.result.done()]
-        alike = [one for one in waiting if one.function == waiting[0].function]
-        batch = alike[: self.batch_size]
-        taken = set(map(id, batch))
-        self._waiting = [one for one in waiting if id(one) not in taken]
+        matching = [one for one in waiting if one.function == waiting[0].function]
+        batch = matching[: self.batch_size]
+        batched = set(map(id, batch))
+        self._waiting = [one for one in waiting if id(one) not in batched]
         return batch
 
 
-def _tell(future: asyncio.Future[Tensor], result: Tensor | Exception) -> None:
+def _resolve(future: asyncio.Future[Tensor], result: Tensor | Exception) -> None:
     if future.done():
         return
     if isinstance(result, Exception):
@@ -248,8 +245,8 @@ def _tell(future: asyncio.Future[Tensor], result: Tensor | Exception) -> None:
         future.set_result(result)
 
 
-def _compute(batch: Sequence[_Waiting]) -> Iterable[Tensor | Exception]:
-    """A result for each; where they fail together each is computed alone, so that nobody suffers for another."""
+def _compute(batch: Sequence[_PendingView]) -> Iterable[Tensor | Exception]:
+    """A result for each image; if the batch fails, each is computed alone, so that only the faulty one fails."""
     try:
         return list(batch[0].function(torch.stack([one.view for one in batch])))
     except Exception as error:

@@ -1,4 +1,4 @@
-"""What a request brings, read within limits: how much, how fast, and how much of all requests at once."""
+"""Reading the bodies of requests within limits on size, speed and the total of all requests."""
 
 from __future__ import annotations
 
@@ -14,59 +14,56 @@ from starlette.requests import ClientDisconnect
 
 from vitreous.config.server import ServerSettings
 from vitreous.inputs import format_bytes
-from vitreous.server.errors import ApiError, not_valid
+from vitreous.server.errors import ApiError, validation_error
 from vitreous.server.metrics import ServerMetrics
 
-METER = "vitreous.body"
-"""Where a request's scope has its `BodyMeter`."""
-MIN_THREAD_BYTES = 65_536  # of JSON that is read in a thread, so that nobody else waits for it
-MAX_IMAGE_ITEMS = 1000  # of JSON in which an image is one of them
+BODY_METER = "vitreous.body"  # key of a request's `BodyMeter` in its ASGI scope
+MIN_THREAD_BYTES = 65_536  # JSON of this size is parsed in a thread, not in the event loop
+MAX_IMAGE_ITEMS = 1000  # of JSON with one image in base64
 
 Fields = TypeVar("Fields", bound=BaseModel)
 Parameters = TypeVar("Parameters", bound=BaseModel)
 
 
 class BodyBudget:
-    """How many bytes of bodies the server holds at once."""
+    """Limits the bytes of all bodies that the server holds at once."""
 
     def __init__(self, limit: int) -> None:
         self.limit, self.held = limit, 0
 
 
 class BodyMeter:
-    """What one request holds of the budget, from its first byte until it is answered."""
+    """The bytes of one request in the budget, from its first byte until it is answered."""
 
     def __init__(self, budget: BodyBudget, metrics: ServerMetrics) -> None:
         self._budget, self.metrics = budget, metrics
         self._held = 0
 
     def add(self, count: int) -> None:
-        """So many bytes more; refused where all requests together have too many."""
+        """Count more bytes; refuse them if all requests together hold too many."""
         self._held += count
         self._budget.held += count
         if self._budget.held > self._budget.limit:
             raise ApiError(503, "the server is reading too much at once; try again later.", retry_after=1)
 
     def close(self) -> None:
-        """Give back what was held."""
         self._budget.held -= self._held
 
 
 async def read_body(request: Request, settings: ServerSettings) -> bytes:
     """All bytes of a request's body.
 
-    One that announces too many is refused before any is read, and one that does not announce them when it has sent
-    them. A client that pauses for too long, or is slow beyond reason, is cut off: each span of `pause_seconds` is
-    judged by itself, so that a fast beginning does not pay for the rest.
+    A body that is too large is refused by its Content-Length, else once it has sent too much. So is one that pauses for
+    too long or comes too slowly: the speed is judged in each span of `pause_seconds`, however fast it began.
     """
     if (encoding := request.headers.get("content-encoding", "identity").lower()) != "identity":
         raise ApiError(415, f"Content-Encoding {encoding[:20]!r}: bodies are taken as they are; leave it out.")
     announced = request.headers.get("content-length", "")
     if announced.isdigit() and int(announced) > settings.max_body_bytes:
         raise _too_large(settings)
-    meter: BodyMeter = request.scope[METER]
+    meter: BodyMeter = request.scope[BODY_METER]
     body, started = bytearray(), time.monotonic()
-    judged, judged_at = 0, started  # bytes that had come, and when, at the end of the last span
+    judged, judged_at = 0, started  # bytes received until the end of the last span, and its time
     while True:
         part, more = await _next_part(request, settings)
         meter.add(len(part))
@@ -84,7 +81,6 @@ async def read_body(request: Request, settings: ServerSettings) -> bytes:
 
 
 async def _next_part(request: Request, settings: ServerSettings) -> tuple[bytes, bool]:
-    """Some bytes, and whether more will come."""
     try:
         async with asyncio.timeout(settings.pause_seconds):
             message = await request.receive()
@@ -105,10 +101,7 @@ def _too_slow() -> ApiError:
 
 
 async def parse_fields(body: bytes, kind: type[Fields], max_items: int) -> Fields:
-    """The fields of JSON that has at most so many items in all.
-
-    They are counted before they are read: of brackets alone, parsed JSON takes twenty times the room of its text.
-    """
+    """Parse JSON of at most `max_items` items, counted first: parsed JSON can take 20 times the memory of its text."""
     if sum(map(body.count, (b",", b"[", b"{"))) > max_items:
         raise ApiError(413, f"the JSON has more than {max_items:,} items, the limit; send bytes instead.")
     try:
@@ -116,11 +109,11 @@ async def parse_fields(body: bytes, kind: type[Fields], max_items: int) -> Field
             return kind.model_validate_json(body)
         return await asyncio.to_thread(kind.model_validate_json, body)
     except ValidationError as error:
-        raise not_valid(error) from None
+        raise validation_error(error) from None
 
 
 def decode_base64(text: str, field: str) -> bytes:
-    """The bytes that a text stands for, be it plain base64 or an address that holds its data itself."""
+    """The bytes of plain base64 or of a data: URL."""
     if text.startswith(("http:", "https:", "file:")):
         raise ApiError(400, f"{field}: addresses are not fetched; send the image itself, in base64.")
     if text.startswith("data:"):
@@ -132,7 +125,7 @@ def decode_base64(text: str, field: str) -> bytes:
 
 
 class ImageFields(BaseModel, Generic[Parameters]):
-    """An image in JSON, in Hugging Face's form. What is not known is refused: nobody should take it for heeded."""
+    """An image in JSON, in the form of Hugging Face's API. Unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid")
     inputs: str = Field(description="The bytes of the image's file, in base64.")
@@ -140,7 +133,7 @@ class ImageFields(BaseModel, Generic[Parameters]):
 
 
 class NoParameters(BaseModel):
-    """Of a question that has none."""
+    """Of a route without parameters."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -150,7 +143,7 @@ async def read_image(
 ) -> tuple[bytes, Parameters]:
     """The bytes of the image's file, and the parameters beside it.
 
-    Whatever a body that is no JSON is called, but a form, it is taken for an image's own bytes.
+    A body that is neither JSON nor a form is an image's file, whatever its content type.
     """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "multipart/form-data":

@@ -1,4 +1,4 @@
-"""What a server answers where it cannot do what it was asked: a status and one sentence."""
+"""Errors as responses: a status and one sentence."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
 
 
 class ApiError(Exception):
-    """An answer that is no success. The sentence says what, and what to do."""
+    """A refusal with an HTTP status. The sentence says what is wrong, and what to do."""
 
     def __init__(
         self, status: int, sentence: str, *, retry_after: float | None = None, headers: Mapping[str, str] | None = None
@@ -53,11 +53,10 @@ class ApiError(Exception):
             self.headers["Retry-After"] = str(max(1, math.ceil(retry_after)))
 
     def response(self) -> JSONResponse:
-        """{"error": sentence}, as clients of both protocols read it."""
         return JSONResponse({"error": self.sentence}, self.status, self.headers)
 
     def as_http(self, more: Iterable[tuple[bytes, bytes]]) -> bytes:
-        """The same as a connection sends it, with more headers."""
+        """The response as bytes, with more headers."""
         body = json.dumps({"error": self.sentence}).encode()
         own = {**self.headers, "content-type": "application/json", "content-length": str(len(body))}
         lines = [b"%s: %s\r\n" % pair for pair in more]
@@ -66,46 +65,44 @@ class ApiError(Exception):
         return b"".join((start, *lines, b"\r\n", body))
 
 
-def too_many(limit: int) -> ApiError:
-    """For a request with more images than are ever taken at once."""
+def too_many_images(limit: int) -> ApiError:
     return ApiError(413, f"at most {limit} images are taken at once; send them in several requests.")
 
 
-def too_late() -> ApiError:
-    """For an image that waited until nobody wants to know any more."""
+def timeout_error() -> ApiError:
     return ApiError(503, "there was no time for it soon enough; try again later.", retry_after=1)
 
 
-def not_valid(error: ValidationError | RequestValidationError) -> ApiError:
-    """For the first thing that is wrong with the fields of a request."""
+def validation_error(error: ValidationError | RequestValidationError) -> ApiError:
+    """The error for the first invalid field of a request."""
     first = error.errors()[0]
     place = ".".join(str(part) for part in first["loc"] if part not in ("query", "path", "body"))
     if first["type"] == "extra_forbidden":
-        return _no_parameter(place)
+        return _unknown_parameter(place)
     complaint = str(first["msg"])
     return ApiError(400, f"{place or 'the request'}: {complaint[:1].lower()}{complaint[1:]}.")
 
 
-def _no_parameter(name: str) -> ApiError:
+def _unknown_parameter(name: str) -> ApiError:
     return ApiError(400, f"{shown(name)}: there is no parameter of this name here; /docs lists those there are.")
 
 
 async def check_query(request: Request) -> None:
-    """For routes to depend on: refuse a parameter of the address that the route does not know and would not use."""
+    """A dependency of routes: refuse unknown query parameters."""
     route = request.scope["route"].dependant
     known = {parameter.alias for part in (route, *route.dependencies) for parameter in part.query_params}
     for name in request.query_params:
         if name not in known:
-            raise _no_parameter(name)
+            raise _unknown_parameter(name)
 
 
 async def handle_error(request: Request, error: Exception) -> JSONResponse:
-    """The answer to an error that says itself what it is: ours, or one of the framework's own."""
+    """The response to our own errors and the framework's."""
     match error:
         case ApiError():
             return error.response()
         case RequestValidationError():
-            return not_valid(error).response()
+            return validation_error(error).response()
         case HTTPException(status_code=404):
             sentence = "there is nothing at this path; /docs lists what there is."
         case HTTPException(status_code=405):

@@ -1,8 +1,8 @@
-"""What stands before every route: who may ask, what every answer says, and what is counted.
+"""Middleware before every route: authorisation, security headers, metrics.
 
-Without a token a server listens on this machine alone. A browser on it may still be led there by a stranger's page:
-that page sends its own origin along, or had its own name point here (DNS rebinding). Both are refused. With a token
-nobody who lacks it learns anything, by whatever name the server is called.
+Without a token a server listens on this machine alone. A stranger's page may still make a local browser send requests:
+from its own origin, or by a name that it lets point here (DNS rebinding). Both are refused. With a token every request
+needs it, and any host name is accepted.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ import logging
 import time
 import traceback
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from urllib.parse import urlsplit
 
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from vitreous.config.server import ServerSettings
-from vitreous.server.bodies import METER, BodyBudget, BodyMeter
+from vitreous.server.bodies import BODY_METER, BodyBudget, BodyMeter
 from vitreous.server.errors import ApiError
 from vitreous.server.metrics import ServerMetrics
 
@@ -29,11 +30,9 @@ log = logging.getLogger("vitreous")
 
 PUBLIC_PATHS = ("/", "/v2/health/live", "/v2/health/ready", "/docs", "/openapi.json")
 PUBLIC_FOLDER = "/page/static/"
-"""What is read without a token: the page, which holds no secret and asks for it, the documentation, which is the same
-for everybody, and whether the server lives."""
-IMAGE_PATHS = ("/predict", "/", "/embed")
-"""What is not worth routing when nothing has a place for another image."""
-CLIENT_GONE = 499  # counted for a client that left before its request was read; nginx's number
+"""Readable without a token: the page, which asks for it, the documentation, and health checks."""
+IMAGE_PATHS = ("/predict", "/", "/embed")  # refused before routing while all queues are full
+CLIENT_CLOSED_REQUEST = 499  # nginx's status for a client that disconnected before it was answered
 HEADERS = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self'; "
@@ -47,12 +46,12 @@ HEADERS = {
     "x-frame-options": "DENY",
     "cache-control": "no-store",
 }
-"""Of every answer; what a route says itself stays."""
+"""Of every response, unless a route sets its own."""
 RAW_HEADERS = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
 
 
-class _Sending:
-    """The way back to a client: adds what every answer says, and knows the status, 0 until there is one."""
+class _Responder:
+    """Sends a response with the security headers, and knows its status, 0 before it has begun."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -67,40 +66,37 @@ class _Sending:
 
 
 class Policy:
-    """Who may ask, and whether it is worth asking now."""
+    """Decides from a request's headers whether it is allowed and can be served now."""
 
     def __init__(self, settings: ServerSettings, check_queues: Callable[[], None]) -> None:
-        """check_queues: refuses where no model has a place for an image."""
+        """check_queues: raises an `ApiError` if every model's queue is full."""
         self._host, self._check_queues = settings.host, check_queues
         self._token = None if settings.token is None else _digest(settings.token.encode())
 
     def check(self, method: str, path: str, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        """Refuse a request by what its first lines say."""
-        self._check_sender(method, path, headers)
+        self._check_authorised(method, path, headers)
         if method == "POST" and path in IMAGE_PATHS:
-            self._check_queues()  # here too, as a refusal must cost next to nothing when there are many
+            self._check_queues()  # before routing, as refusals must be cheap under overload
 
-    def no_place(self, method: bytes, target: bytes, headers: Iterable[tuple[bytes, bytes]]) -> ApiError | None:
-        """What is said to somebody who may ask, about an image, when there is no place for it; None for all others."""
+    def overload_error(self, method: bytes, target: bytes, headers: Iterable[tuple[bytes, bytes]]) -> ApiError | None:
+        """The error for an authorised request with an image while all queues are full; None for any other request."""
         path = target.partition(b"?")[0].decode("latin-1")
         if method != b"POST" or path not in IMAGE_PATHS:
             return None
         try:
             self._check_queues()
         except ApiError as refused:
-            try:
-                self._check_sender("POST", path, headers)
-            except ApiError:
-                return None
-            return refused
+            with suppress(ApiError):
+                self._check_authorised("POST", path, headers)
+                return refused
         return None
 
-    def _check_sender(self, method: str, path: str, pairs: Iterable[tuple[bytes, bytes]]) -> None:
+    def _check_authorised(self, method: str, path: str, pairs: Iterable[tuple[bytes, bytes]]) -> None:
         headers = {name: value.decode("latin-1") for name, value in pairs}
         if b"content-length" in headers and b"transfer-encoding" in headers:  # a proxy may believe the other one
             raise ApiError(400, "give Content-Length or Transfer-Encoding, not both.", headers={"Connection": "close"})
         if self._token is None:
-            _check_name(headers.get(b"host", ""), self._host)
+            _check_host(headers.get(b"host", ""), self._host)
             _check_origin(headers)
             return
         if method == "GET" and (path in PUBLIC_PATHS or path.startswith(PUBLIC_FOLDER)):
@@ -123,46 +119,45 @@ class Guard:
         self._budget = BodyBudget(settings.max_total_body_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or refuse it."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         if scope["method"] == "HEAD":
-            scope = {**scope, "method": "GET"}  # uvicorn, which knows better, leaves the body out
-        started, guarded = time.perf_counter(), _Sending(send)
-        meter = scope[METER] = BodyMeter(self._budget, self.metrics)
+            scope = {**scope, "method": "GET"}  # uvicorn leaves the body out
+        started, guarded = time.perf_counter(), _Responder(send)
+        meter = scope[BODY_METER] = BodyMeter(self._budget, self.metrics)
         try:
             await self._call(scope, receive, guarded)
         finally:
             meter.close()
             self.metrics.request(_route(scope), guarded.status, time.perf_counter() - started)
 
-    async def _call(self, scope: Scope, receive: Receive, send: _Sending) -> None:
-        task, watch, has_left = asyncio.current_task(), None, False
+    async def _call(self, scope: Scope, receive: Receive, send: _Responder) -> None:
+        task, watch, disconnected = asyncio.current_task(), None, False
 
-        async def wait_for_leave() -> None:
-            """Once the body is complete, the next that comes is that the client is gone."""
-            nonlocal has_left
+        async def wait_for_disconnect() -> None:
+            """Once the body is complete, the next message is that the client disconnected."""
+            nonlocal disconnected
             if (await receive())["type"] == "http.disconnect" and not send.status and task is not None:
-                has_left = task.cancel()
+                disconnected = task.cancel()
 
-        async def watching() -> Message:
+        async def receive_and_watch() -> Message:
             nonlocal watch
             message = await receive()
             if message["type"] == "http.request" and not message.get("more_body") and watch is None:
-                watch = asyncio.ensure_future(wait_for_leave())
+                watch = asyncio.ensure_future(wait_for_disconnect())
             return message
 
         try:
             self.policy.check(scope["method"], scope["path"], scope["headers"])
-            await self.app(scope, watching, send)
+            await self.app(scope, receive_and_watch, send)
         except ApiError as error:
             await error.response()(scope, receive, send)
         except ClientDisconnect:
-            send.status = CLIENT_GONE
+            send.status = CLIENT_CLOSED_REQUEST
         except asyncio.CancelledError:  # the server ends, and has waited for long enough; so does this task, here
-            if has_left:  # nobody waits for an answer, so nothing more is computed for it
-                send.status = CLIENT_GONE
+            if disconnected:  # nobody waits for an answer, so nothing more is computed for it
+                send.status = CLIENT_CLOSED_REQUEST
             elif not send.status:
                 ending = ApiError(503, "the server ends; try again later.", retry_after=1)
                 await ending.response()(scope, receive, send)
@@ -181,12 +176,12 @@ class Guard:
 
 
 def _digest(token: bytes) -> bytes:
-    """Of one length, so that the time of a comparison tells nothing, not even how long the token is."""
+    """A hash of fixed length, so that the time of a comparison does not even tell the token's length."""
     return hashlib.sha256(token).digest()
 
 
-def _check_name(host: str, own: str) -> None:
-    """Refuse a name that is not this machine's own for itself."""
+def _check_host(host: str, own: str) -> None:
+    """Refuse a Host header that is not a local name (DNS rebinding)."""
     name = _host_name(f"//{host}")
     if name not in (own.lower(), "localhost") and not name.endswith(".localhost") and not is_loopback(name):
         raise ApiError(
@@ -196,14 +191,14 @@ def _check_name(host: str, own: str) -> None:
 
 
 def _check_origin(headers: dict[bytes, str]) -> None:
-    """Refuse what a page of another server has a browser send."""
+    """Refuse a request that a page of another server makes a browser send."""
     origin = headers.get(b"origin")
     if origin is not None and (not _host_name(origin) or urlsplit(origin).netloc != headers.get(b"host")):
         raise ApiError(403, "this request comes from a page of another server; start the server with a token for it.")
 
 
 def _host_name(address: str) -> str:
-    """The host's name in an address, without a port or anything else; "" where there is none."""
+    """The host name in an address, without a port; "" if there is none or the address is malformed."""
     try:
         parts = urlsplit(address)
         name, _ = parts.hostname, parts.port
@@ -221,6 +216,6 @@ def is_loopback(address: str) -> bool:
 
 
 def _route(scope: Scope) -> str:
-    """The route as the application knows it: what clients write would make ever new counters."""
+    """The route's template: paths as clients write them would make ever new counters."""
     known = scope["path"] if scope["path"] in IMAGE_PATHS else "other"
     return str(getattr(scope.get("route"), "path", known))

@@ -31,13 +31,10 @@ from vitreous.server.tensors import (
 )
 
 PROBABILITIES, LABELS, REPRESENTATION = "probabilities", "labels", "representation"
-VERSION = "1"  # of every model: a server holds what it was started with
-JSON_LENGTH = "Inference-Header-Content-Length"
-"""The header that says how much of a body is JSON, where bytes follow it."""
-MAX_ITEMS = 2**18
-"""Of JSON: the pixels of one image of 256 x 256, and something more; what has more of them sends bytes."""
-MIN_THREAD_NUMBERS = 16_384
-"""Of an answer that is written in a thread, so that nobody else waits for it."""
+VERSION = "1"  # of every model
+JSON_LENGTH = "Inference-Header-Content-Length"  # bytes of JSON at the start of a body
+MAX_ITEMS = 2**18  # of JSON: more than the pixels of an image of 256 x 256; larger tensors are sent as bytes
+MIN_THREAD_NUMBERS = 16_384  # a response with this many numbers is written in a thread, not in the event loop
 
 router = APIRouter(prefix="/v2", tags=["Open Inference Protocol"], responses=ERROR_RESPONSES)
 
@@ -68,8 +65,8 @@ class ModelMetadata(BaseModel):
     outputs: list[TensorMetadata]
 
 
-def _infer_body() -> dict[str, Any]:
-    """The body of a request; `infer_schemas` has what it refers to."""
+def _infer_openapi() -> dict[str, Any]:
+    """The request body for the OpenAPI document; it refers to `infer_schemas`."""
     text = f"The request in JSON; or JSON and after it the bytes of its tensor, with {JSON_LENGTH} to tell them apart."
     reference = {"$ref": "#/components/schemas/InferRequest"}
     length = {
@@ -84,7 +81,7 @@ def _infer_body() -> dict[str, Any]:
 
 
 def infer_schemas() -> dict[str, Any]:
-    """The schemas of a request, as an OpenAPI document has them among its components."""
+    """The request's schemas, for the components of the OpenAPI document."""
     schema = InferRequest.model_json_schema(ref_template="#/components/schemas/{model}")
     return {**schema.pop("$defs", {}), "InferRequest": schema}
 
@@ -118,7 +115,7 @@ def _check_alive(request: Request) -> None:
 @router.get("/models/{name}/versions/{version}/ready", include_in_schema=False)
 async def model_ready(request: Request, name: str) -> dict[str, str | bool]:
     """Whether a model answers."""
-    served = _find(request)
+    served = _requested_model(request)
     served.check_alive()
     return {"name": served.name, "ready": True}
 
@@ -133,33 +130,33 @@ async def index(request: Request) -> list[dict[str, str]]:
 @router.get("/models/{name}/versions/{version}", include_in_schema=False)
 async def metadata(request: Request, name: str) -> ModelMetadata:
     """What a model takes and gives."""
-    return _describe(_find(request))
+    return _model_metadata(_requested_model(request))
 
 
 @router.post(
     "/models/{name}/infer",
-    openapi_extra=_infer_body(),
+    openapi_extra=_infer_openapi(),
     response_model=InferResponse,
     responses={200: {"content": {"application/octet-stream": {}}}},
 )
 @router.post("/models/{name}/versions/{version}/infer", include_in_schema=False)
 async def infer(request: Request, name: str) -> Response:
     """What a model makes of images."""
-    served = _find(request)
-    with served.queue.arriving():
-        wish, binary = await _read(request, served)
-    return await _respond(served, wish, binary)
+    served = _requested_model(request)
+    with served.queue.receiving():
+        infer_request, binary = await _read(request, served)
+    return await _respond(served, infer_request, binary)
 
 
-def _find(request: Request) -> ServedModel:
-    """The model that a path names, where it names a version too, of the one that there is."""
+def _requested_model(request: Request) -> ServedModel:
+    """The model that a path names; a version, if it names one, must be the only one."""
     served = choose_model(request, request.path_params["name"])
     if request.path_params.get("version", VERSION) != VERSION:
         raise ApiError(404, f"{served.name}: there is version {VERSION} alone.")
     return served
 
 
-def _describe(served: ServedModel) -> ModelMetadata:
+def _model_metadata(served: ServedModel) -> ModelMetadata:
     channels, classes = served.preprocess.channels, len(served.labels)
     outputs = [
         TensorMetadata(name=PROBABILITIES, datatype="FP32", shape=[-1, classes]),
@@ -189,35 +186,35 @@ async def _read(request: Request, served: ServedModel) -> tuple[InferRequest, by
     return await parse_fields(body[:end], InferRequest, MAX_ITEMS), body[end:]
 
 
-async def _respond(served: ServedModel, wish: InferRequest, binary: bytes) -> Response:
-    """The outputs that a request asks for, of its images. binary: what follows its JSON."""
+async def _respond(served: ServedModel, infer_request: InferRequest, binary: bytes) -> Response:
+    """Compute the requested outputs. binary: the bytes that follow the JSON."""
     usual = [PROBABILITIES, LABELS] if served.labels else [REPRESENTATION]
-    outputs = wish.outputs or [RequestedOutput(name=name) for name in usual]
-    known, names = {tensor.name for tensor in _describe(served).outputs}, {output.name for output in outputs}
+    outputs = infer_request.outputs or [RequestedOutput(name=name) for name in usual]
+    known, names = {tensor.name for tensor in _model_metadata(served).outputs}, {output.name for output in outputs}
     if len(names) < len(outputs):
         raise ApiError(400, "outputs: one of them is asked for more than once; name each once.")
     for output in outputs:
         if output.name not in known:
             raise ApiError(400, f"output {output.name[:40]!r}: {served.name} gives {', '.join(sorted(known))}.")
-    if len(binary) < MIN_THREAD_BYTES and not any(one.data for one in wish.inputs):
-        images: Sequence[ImageInput] = read_images(wish, binary, served.queue.size)
+    if len(binary) < MIN_THREAD_BYTES and not any(one.data for one in infer_request.inputs):
+        images: Sequence[ImageInput] = read_images(infer_request, binary, served.queue.size)
     else:
-        images = await asyncio.to_thread(read_images, wish, binary, served.queue.size)
+        images = await asyncio.to_thread(read_images, infer_request, binary, served.queue.size)
     functions: dict[str, Forward] = {}
     if names & {PROBABILITIES, LABELS}:
         functions[PROBABILITIES] = served.engine.logits
     if REPRESENTATION in names:
         functions[REPRESENTATION] = served.engine.representations
-    values = dict(zip(functions, await served.ask(images, *functions.values()), strict=True))
+    values = dict(zip(functions, await served.compute(images, *functions.values()), strict=True))
     if PROBABILITIES in values:
         values[PROBABILITIES] = class_probabilities(values[PROBABILITIES])
 
     def write() -> Response:
-        every = wish.parameters.get("binary_data_output", False)
+        every = infer_request.parameters.get("binary_data_output", False)
         written = [
             write_tensor(
                 output.name,
-                _values(
+                _output_values(
                     output, served.labels, values[REPRESENTATION if output.name == REPRESENTATION else PROBABILITIES]
                 ),
                 binary=bool(output.parameters.get("binary_data", every)),
@@ -225,7 +222,7 @@ async def _respond(served: ServedModel, wish: InferRequest, binary: bytes) -> Re
             for output in outputs
         ]
         tensors, content = [tensor for tensor, _ in written], b"".join(more for _, more in written)
-        response = InferResponse(model_name=served.name, model_version=VERSION, id=wish.id, outputs=tensors)
+        response = InferResponse(model_name=served.name, model_version=VERSION, id=infer_request.id, outputs=tensors)
         text = response.model_dump_json(exclude_none=True).encode()
         if not content:
             return Response(text, media_type="application/json")
@@ -236,7 +233,7 @@ async def _respond(served: ServedModel, wish: InferRequest, binary: bytes) -> Re
     return write() if numbers < MIN_THREAD_NUMBERS else await asyncio.to_thread(write)
 
 
-def _values(output: RequestedOutput, labels: tuple[str, ...], values: Tensor) -> NDArray[Any]:
+def _output_values(output: RequestedOutput, labels: tuple[str, ...], values: Tensor) -> NDArray[Any]:
     """values: (B, K) probabilities, or (B, D) features."""
     if output.name == LABELS:
         return np.array([labels[number] for number in predicted_class(values).tolist()], dtype=object)

@@ -1,4 +1,4 @@
-"""What a server counts, for Prometheus."""
+"""A server's metrics, for Prometheus."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ STAGES = ("decode", "wait", "compute", "explain")
 
 
 class ServerMetrics:
-    """The counters of one server; several servers of a process have each their own."""
+    """The metrics of one server; each server of a process has its own registry."""
 
     def __init__(self) -> None:
         self._registry = registry = CollectorRegistry()
@@ -36,29 +36,27 @@ class ServerMetrics:
         )
         ProcessCollector(registry=registry)
 
-    def of_model(self, name: str, waiting: Callable[[], int]) -> ModelMetrics:
-        """waiting: how many of its images wait or are computed."""
+    def for_model(self, name: str, waiting: Callable[[], int]) -> ModelMetrics:
+        """waiting: returns how many images wait or are computed."""
         self._waiting.labels(name).set_function(waiting)
         return ModelMetrics({stage: self._stages.labels(name, stage) for stage in STAGES}, self._batches.labels(name))
 
     def request(self, route: str, status: int, seconds: float | None = None) -> None:
-        """Count a request. route: as the application knows it, never what a client wrote; "none" for no HTTP."""
+        """Count a request. route: the route's template, never a path that a client wrote; "none" if it was not HTTP."""
         self._requests.labels(route, str(status)).inc()
         if seconds is not None:
             self._seconds.labels(route).observe(seconds)
 
     def text(self) -> bytes:
-        """All of them, in Prometheus' text format."""
         return generate_latest(self._registry)
 
 
 class ModelMetrics:
-    """The counters of one model."""
+    """The metrics of one model."""
 
     def __init__(self, stages: dict[str, Histogram], batches: Histogram) -> None:
         self.stages, self._batches = stages, batches
 
     def batch(self, count: int, seconds: float) -> None:
-        """So many images were computed together, in so many seconds."""
         self._batches.observe(count)
         self.stages["compute"].observe(seconds)

@@ -38,7 +38,7 @@ images = APIRouter(tags=["images"], dependencies=[Depends(check_query)])
 
 
 def _image_body(parameters: type[BaseModel]) -> dict[str, Any]:
-    """The body of a question about one image, with these parameters beside it in JSON, for the OpenAPI document."""
+    """The request body of a route for one image, for the OpenAPI document; in JSON it has these parameters."""
     fields = {
         "type": "object",
         "required": ["inputs"],
@@ -85,9 +85,9 @@ async def predict(
 ) -> JSONResponse:
     """The likeliest classes of an image, best first."""
     served.check_classifier()
-    with served.queue.arriving():
+    with served.queue.receiving():
         image, parameters = await read_image(request, served.settings, Parameters)
-    [[logits]] = await served.ask([image], served.engine.logits)
+    [[logits]] = await served.compute([image], served.engine.logits)
     scores = FUNCTIONS[parameters.function_to_apply or "softmax"](logits)
     best = ranked_classes(scores, top_k or parameters.top_k or DEFAULT_TOP_K)
     return JSONResponse([{"label": served.labels[number], "score": score} for number, score in best])
@@ -143,22 +143,23 @@ async def explain(
     image, _ = await read_image(request, served.settings, NoParameters)
 
     def respond() -> Response:
-        """In a thread: which method suits may take a pass through the model, and names that are alike a search."""
         chosen_layer: Layer | None = None if layer is None else "all" if layer == "all" else int(layer)
         chosen_head: Head = "mean" if head == "mean" else "all" if head == "all" else int(head)
-        wish = ExplanationRequest(method=method, layer=chosen_layer, head=chosen_head, target=target, query=query)
+        explanation_request = ExplanationRequest(
+            method=method, layer=chosen_layer, head=chosen_head, target=target, query=query
+        )
         try:
-            explainer = Explainer(bundle, wish)
+            explainer = Explainer(bundle, explanation_request)
             check_pixels(image, served.settings)
             explanation = explainer.explain(image)
         except ImageError as error:
             raise ApiError(422, error.reason) from None
         except DamagedModelError:
             raise
-        except UserError as error:  # a method that the model has not, a place outside of the image
+        except UserError as error:  # such as a method that the model does not support
             raise ApiError(400, str(error)) from None
         if format == "json":
-            return Response(_numbers(served.name, explanation).model_dump_json(), media_type="application/json")
+            return Response(_explained_image(served.name, explanation).model_dump_json(), media_type="application/json")
         several = explanation.maps.shape[0] * explanation.maps.shape[1] > 1
         drawn = explanation.grid() if several else explanation.overlay(MAX_OVERLAY_SIDE)
         return Response(encode(drawn), media_type="image/png")
@@ -166,7 +167,7 @@ async def explain(
     return await served.explain(respond)
 
 
-def _numbers(name: str, explanation: Explanation) -> ExplainedImage:
+def _explained_image(name: str, explanation: Explanation) -> ExplainedImage:
     return ExplainedImage(
         model=name,
         method=explanation.method,
@@ -190,10 +191,10 @@ class EmbeddedImage(BaseModel):
 
 @images.post("/embed", openapi_extra=_image_body(NoParameters), responses=ERROR_RESPONSES)
 async def embed(request: Request, served: Chosen) -> EmbeddedImage:
-    """The numbers that stand for an image: near ones for images that are alike to the model."""
-    with served.queue.arriving():
+    """The embedding of an image: similar images have nearby embeddings."""
+    with served.queue.receiving():
         image, _ = await read_image(request, served.settings, NoParameters)
-    [[features]] = await served.ask([image], served.engine.representations)
+    [[features]] = await served.compute([image], served.engine.representations)
     return EmbeddedImage(model=served.name, embedding=features.tolist())
 
 
@@ -205,7 +206,7 @@ async def metrics(request: Request) -> Response:
 
 @router.get("/docs", include_in_schema=False)
 async def documentation(request: Request) -> Response:
-    """The OpenAPI document as a plain page, which needs nothing from elsewhere."""
+    """The OpenAPI document as a page without external resources."""
     templates = Environment(loader=PackageLoader("vitreous.server", "page"), autoescape=True, trim_blocks=True)
     page = templates.get_template("docs.html").render(document=request.app.openapi(), sentences=STATUS_SENTENCES)
     return Response(page, media_type="text/html")

@@ -18,12 +18,12 @@ from vitreous.errors import UserError
 from vitreous.inputs import reason
 from vitreous.interrupt import SIGNALS, Interrupted
 from vitreous.server.app import make_app
-from vitreous.server.connection import BoundedConnection, bounded
+from vitreous.server.connection import BoundedConnection, connection_class
 from vitreous.server.served_model import ModelToServe, ServedModel
 
 
 def listen(settings: ServerSettings) -> socket.socket:
-    """A socket at the address, which refuses everybody until the server runs."""
+    """A bound socket, which refuses connections until the server runs."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -36,16 +36,15 @@ def listen(settings: ServerSettings) -> socket.socket:
         bound.bind(address)
     except OSError as error:
         bound.close()
-        raise _port_taken(settings.port, error) from None
+        raise _port_error(settings.port, error) from None
     return bound
 
 
-def _port_taken(port: int, error: OSError) -> UserError:
+def _port_error(port: int, error: OSError) -> UserError:
     return UserError(f"port={port}: cannot be listened at ({reason(error)}); choose another, or 0 for any.")
 
 
 def address_of(bound: socket.socket) -> str:
-    """What to open in a browser."""
     host, port = bound.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
@@ -53,18 +52,17 @@ def address_of(bound: socket.socket) -> str:
 def run_server(
     models: Sequence[ModelToServe], settings: ServerSettings, bound: socket.socket, ready: Callable[[], None]
 ) -> bool:
-    """Answer until a signal comes; then finish what was accepted. ready: called once requests are answered.
+    """Serve until a signal comes, then finish the accepted requests. ready: called once requests are answered.
 
-    Whether all that was begun has ended, too: an explanation that takes longer than a server may take to end goes on in
-    its thread. `Interrupted` where Ctrl-C came once more.
+    Returns whether all threads have ended: a long explanation may still run. A second Ctrl-C raises `Interrupted`.
     """
     server = make_server(models, settings, ready)
     try:
         bound.listen(server.config.backlog)
     except OSError as error:  # two may have the address, but only the first of them that listens keeps it
-        raise _port_taken(bound.getsockname()[1], error) from None
-    # The libraries leave Python's garbage collector so many objects that to look through them all takes more than half
-    # a second, in which nobody is answered, nor refused: it passes over all that is there by now.
+        raise _port_error(bound.getsockname()[1], error) from None
+    # The libraries create so many objects that a full garbage collection takes more than half a second, in which no
+    # request is answered: the collector ignores all objects that exist by now.
     gc.collect()
     gc.freeze()
     try:
@@ -77,12 +75,11 @@ def run_server(
 
 
 def make_server(models: Sequence[ModelToServe], settings: ServerSettings, ready: Callable[[], None]) -> Server:
-    """The server, which does not run yet."""
-    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # a client's nonsense is nothing to report
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # not for malformed requests
     app = make_app(models, settings)
     config = uvicorn.Config(
         app,
-        http=bounded(settings, app.state.metrics, app.state.policy),
+        http=connection_class(settings, app.state.metrics, app.state.policy),
         ws="none",
         loop="asyncio",
         lifespan="on",
@@ -96,7 +93,7 @@ def make_server(models: Sequence[ModelToServe], settings: ServerSettings, ready:
 
 
 class Server(uvicorn.Server):
-    """uvicorn's, which says when it is ready, and for which a signal is the way to end well."""
+    """uvicorn's server, which reports when it is ready, and which signals end gracefully."""
 
     def __init__(self, config: uvicorn.Config, ready: Callable[[], None], models: Collection[ServedModel]) -> None:
         super().__init__(config)
@@ -104,26 +101,24 @@ class Server(uvicorn.Server):
 
     @property
     def idle(self) -> bool:
-        """Whether no thread is at work for it."""
         return all(model.idle for model in self._models)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Begin to answer."""
         await super().startup(sockets)
         self._ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End well: what was accepted is answered, and clients are told that their connections close."""
+        """Answer the accepted requests, and tell clients that their connections close."""
         for connection in self.server_state.connections:
             if isinstance(connection, BoundedConnection):
-                connection.say_close()
+                connection.announce_close()
         await super().shutdown(sockets)
         if self.force_exit:
-            await self.lifespan.shutdown()  # which waits for nothing; uvicorn leaves it to be cancelled
+            await self.lifespan.shutdown()  # uvicorn would leave it to be cancelled
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Within, the first signal asks for the end, and Ctrl-C once more has it at once."""
+        """Within the block a signal ends the server gracefully, and a second Ctrl-C at once."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return

@@ -1,4 +1,4 @@
-"""A model that a server answers for."""
+"""A model that the server serves, with its queue."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ from vitreous.data.view import ImageInput, make_view
 from vitreous.inference.engine import InferenceModel
 from vitreous.inference.speed import noise
 from vitreous.server.batching import AdmissionQueue, Batcher, Forward, PixelBudget, ThreadPool, usable_cores
-from vitreous.server.errors import ApiError, too_late
+from vitreous.server.errors import ApiError, timeout_error
 from vitreous.server.metrics import ServerMetrics
 from vitreous.weights.bundle import Bundle
 
 T = TypeVar("T")
-LOWER_PRIORITY = 10  # steps (nice)
+Image = TypeVar("Image", bound=ImageInput)
+ENGINE_NICENESS = 10
 
 
 @dataclass(frozen=True)
@@ -36,22 +37,21 @@ class ModelToServe:
     """A model that was opened, and the name by which requests call it."""
 
     name: str
-    deployed: InferenceModel
-    bundle: Bundle | None
-    """What looks inside it asks this; None for an exported model, which cannot be looked into."""
+    inference_model: InferenceModel
+    bundle: Bundle | None  # for explanations; None for an exported model, which cannot be explained
 
 
 class ServedModel:
-    """A model with its queue. Its methods are called from the event loop, and compute elsewhere."""
+    """A model with its queue. Its methods are called in the event loop, and compute in threads."""
 
     def __init__(self, model: ModelToServe, settings: ServerSettings, metrics: ServerMetrics) -> None:
-        self.name, self.deployed, self.bundle = model.name, model.deployed, model.bundle
+        self.name, self.inference_model, self.bundle = model.name, model.inference_model, model.bundle
         self.settings = settings
-        self.engine = model.deployed.engine
+        self.engine = model.inference_model.engine
         self.preprocess = self.engine.preprocess
-        self.labels = model.deployed.labels  # (K,) the names of its classes; () without a classifier
+        self.labels = model.inference_model.labels  # (K,) the names of its classes; () without a classifier
         self.queue = AdmissionQueue(settings.max_queue_size, settings.response_seconds)
-        self.metrics = metrics.of_model(self.name, lambda: self.queue.taken)
+        self.metrics = metrics.for_model(self.name, lambda: self.queue.admitted)
         self.batcher = Batcher(self.engine, self.queue, self.metrics, settings.grace_seconds)
         self._decoders_per_request = max(1, usable_cores() // 2)
         self._pixels = PixelBudget(max(settings.max_total_pixels, settings.max_pixels))
@@ -59,54 +59,54 @@ class ServedModel:
         self._waiting_explanations = 0
 
     def warm_up(self) -> None:
-        """Have the engine compile whatever it compiles when it is first asked, and see how fast it is.
+        """Run the engine on noise, so that it compiles what it compiles at the first call, and measure its speed.
 
-        The threads that OpenVINO starts then compute at the low priority of the one that asks. So on a busy machine
-        those that take requests in and refuse them come first: they need little, and at once.
+        The threads that OpenVINO starts inherit the low priority of the calling thread. So on a busy machine the event
+        loop, which needs little time but at once, comes first.
         """
 
-        def lower_priority() -> None:  # of this thread, and of those that it starts; elsewhere it is the process's
+        def lower_priority() -> None:  # of this thread and those that it starts; on other systems, of the process
             if sys.platform == "linux":
-                os.nice(LOWER_PRIORITY)
+                os.nice(ENGINE_NICENESS)
 
-        def ask_about_noise() -> None:
+        def compute_noise() -> None:
             forward = self.engine.logits if self.labels else self.engine.representations
             for count in (1, self.batcher.batch_size, self.batcher.batch_size):
                 started = time.monotonic()
                 forward(noise(self.engine, count))
-                self.queue.measured((time.monotonic() - started) / count)
+                self.queue.set_seconds_per_image((time.monotonic() - started) / count)
 
         with ThreadPoolExecutor(1, initializer=lower_priority) as thread:
-            thread.submit(ask_about_noise).result()
+            thread.submit(compute_noise).result()
 
     def check_classifier(self) -> None:
-        """Refuse a question about classes where there are none."""
+        """Refuse a request for classes if the model has none."""
         if not self.labels:
             raise ApiError(400, f"{self.name} has no classifier and so no labels to give; ask /embed.")
 
-    async def ask(self, images: Sequence[ImageInput], *functions: Forward) -> list[Tensor]:
-        """(B, ...) of each of the engine's functions; the images are decoded once."""
+    async def compute(self, images: Sequence[ImageInput], *functions: Forward) -> list[Tensor]:
+        """(B, ...) outputs of each of the engine's functions; the images are decoded once."""
         with self.queue.take(len(images)):
             until = time.monotonic() + self.settings.response_seconds
             views = await self._views(images, until)
-            return [torch.stack(await self.batcher.ask(one, views, until - time.monotonic())) for one in functions]
+            return [torch.stack(await self.batcher.compute(one, views, until - time.monotonic())) for one in functions]
 
     async def logits_of_view(self, view: Tensor) -> Tensor | None:
-        """(K,) of a view (C, H, W) uint8 that has a place already; None without a classifier."""
+        """(K,) logits of a view (C, H, W) uint8 that was admitted already; None without a classifier."""
         if not self.labels:
             return None
-        return (await self.batcher.ask(self.engine.logits, [view], self.settings.response_seconds))[0]
+        return (await self.batcher.compute(self.engine.logits, [view], self.settings.response_seconds))[0]
 
     async def _views(self, images: Sequence[ImageInput], until: float) -> list[Tensor]:
-        """(C, H, W) uint8 of each image. Not all threads decode those of one request: others' come in between."""
-        turn = asyncio.Semaphore(self._decoders_per_request)
+        """(C, H, W) uint8 of each image. One request does not occupy all decoding threads."""
+        free = asyncio.Semaphore(self._decoders_per_request)
 
         async def decode(image: ImageInput) -> Tensor:
-            async with turn:
-                return await asyncio.to_thread(self._view, image, until)
+            async with free:
+                return await asyncio.to_thread(self._decode, image, until, make_view)
 
         views = []
-        # All are waited for, whatever becomes of one: its place is free when its work is done, not before.
+        # All are awaited even if one fails: an image leaves the queue when its work is done, not before.
         for number, view in enumerate(await asyncio.gather(*map(decode, images), return_exceptions=True)):
             if isinstance(view, ImageError):
                 which = f"image {number}: " if len(images) > 1 else ""
@@ -116,44 +116,36 @@ class ServedModel:
             views.append(view)
         return views
 
-    def _view(self, image: ImageInput, until: float) -> Tensor:
+    def _decode(self, image: Image, until: float, read: Callable[[Image, Preprocess], T]) -> T:
         if time.monotonic() > until:
-            raise too_late()
+            raise timeout_error()
         pixels = check_pixels(image, self.settings) if isinstance(image, bytes) else 0
         with self._pixels.take(pixels, until), self.metrics.stages["decode"].time():
-            return make_view(image, self.preprocess)
+            return read(image, self.preprocess)
 
     async def decode(self, image: bytes, read: Callable[[bytes, Preprocess], T]) -> T:
-        """What a function reads from an image's file, in a thread; a file beyond the limits, or none, is refused."""
-
-        def begin() -> T:
-            pixels, until = check_pixels(image, self.settings), time.monotonic() + self.settings.response_seconds
-            with self._pixels.take(pixels, until), self.metrics.stages["decode"].time():
-                return read(image, self.preprocess)
-
+        """The result of `read` for an image's file, in a thread; a file beyond the limits is refused."""
+        until = time.monotonic() + self.settings.response_seconds
         try:
-            return await asyncio.to_thread(begin)
+            return await asyncio.to_thread(self._decode, image, until, read)
         except ImageError as error:
             raise ApiError(422, error.reason) from None
 
     def check_explanations(self) -> None:
-        """Refuse an explanation where too many wait for theirs already."""
+        """Refuse an explanation if too many wait already."""
         if self._waiting_explanations >= self.settings.max_explanations:
             waiting = f"{self._waiting_explanations} explanations are waiting already"
             raise ApiError(503, f"{waiting}; try again later.", retry_after=2)
 
     async def explain(self, job: Callable[[], T]) -> T:
-        """What a job finds that looks inside the model, such as an explanation; one at a time, in a thread.
-
-        Whoever finds too many waiting is refused at once.
-        """
+        """The result of a job that looks inside the model; one at a time, in a thread."""
         self.check_explanations()
         self._waiting_explanations += 1
         until = time.monotonic() + self.settings.response_seconds
 
         def begin() -> T:
             if time.monotonic() > until:
-                raise too_late()
+                raise timeout_error()
             with self.metrics.stages["explain"].time():
                 return job()
 
@@ -168,22 +160,19 @@ class ServedModel:
         return self.batcher.threads.idle and self._explain_thread.idle
 
     def check_alive(self) -> None:
-        """Refuse where a batch takes so long that the engine must hang: whoever watches the server restarts it."""
-        seconds, usual = self.batcher.threads.busy_seconds, self.batcher.batch_size * self.queue.seconds_each
+        """Fail if a batch takes so long that the engine must hang, so that a supervisor restarts the server."""
+        seconds, usual = self.batcher.threads.busy_seconds, self.batcher.batch_size * self.queue.seconds_per_image
         if seconds > self.settings.longest_seconds + 10 * usual:
             raise ApiError(503, f"{self.name} has computed one batch for {seconds:.0f} s; restart the server.")
 
     def close(self) -> None:
-        """Begin nothing more. What has begun, such as an explanation, cannot be stopped, and is not waited for."""
+        """Start no more jobs; do not wait for those that run."""
         self.batcher.threads.close()
         self._explain_thread.close()
 
 
 def check_pixels(image: bytes, settings: ServerSettings) -> int:
-    """How many pixels of a file are decoded; more than a server decodes for a stranger are refused.
-
-    A PNG of nothing is small, and takes long. A large JPEG is read at a smaller scale.
-    """
+    """The number of pixels that are decoded; too many are refused. Large JPEGs are decoded at a smaller scale."""
     if not image:
         raise ImageError("the image", "it has no bytes; send the bytes of its file.")
     header = read_header(image)
@@ -194,7 +183,7 @@ def check_pixels(image: bytes, settings: ServerSettings) -> int:
 
 
 def choose_model(request: Request, name: str | None) -> ServedModel:
-    """The model of this name; the first where none is named."""
+    """The model of this name; None for the first."""
     models: dict[str, ServedModel] = request.app.state.models
     if name is None:
         return next(iter(models.values()))
@@ -209,5 +198,4 @@ async def _chosen(
     return choose_model(request, model)
 
 
-Chosen = Annotated[ServedModel, Depends(_chosen)]
-"""The model that a request names."""
+Chosen = Annotated[ServedModel, Depends(_chosen)]  # the model that a request names

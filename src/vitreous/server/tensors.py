@@ -1,7 +1,8 @@
-"""Tensors as the Open Inference Protocol sends them: numbers in JSON, or bytes that follow the JSON.
+"""Tensors of the Open Inference Protocol: numbers in JSON, or bytes that follow the JSON.
 
-The second is the binary tensor data extension: the header Inference-Header-Content-Length says where the JSON ends, and
-each tensor how many of the bytes that follow are its own. A tensor of BYTES is a row of texts, each after its length.
+The latter is the binary tensor data extension: the header Inference-Header-Content-Length says where the JSON ends, and
+`binary_data_size` of each tensor how many bytes are its own. A BYTES tensor is a sequence of byte strings, each after
+its length.
 """
 
 from __future__ import annotations
@@ -16,10 +17,9 @@ from pydantic import BaseModel, Field
 
 from vitreous.arguments import shown
 from vitreous.server.bodies import decode_base64
-from vitreous.server.errors import ApiError, too_many
+from vitreous.server.errors import ApiError, too_many_images
 
-IMAGES, PIXELS = "images", "pixels"
-"""Names of the inputs: files of images, and their pixels."""
+IMAGES, PIXELS = "images", "pixels"  # names of the inputs: image files, or decoded images
 
 
 class InputTensor(BaseModel):
@@ -70,7 +70,7 @@ class InferResponse(BaseModel):
 def read_images(request: InferRequest, binary: bytes, limit: int) -> list[bytes | NDArray[np.uint8]]:
     """The images of a request: files' bytes, or arrays (H, W, C).
 
-    More than `limit` are refused before they are taken apart: a few bytes can claim to be millions of images.
+    More than `limit` are refused before they are split: a few bytes can claim to be millions of images.
     """
     if len(request.inputs) != 1:
         raise ApiError(400, f"inputs: give one, {IMAGES} (BYTES) or {PIXELS} (UINT8); there are {len(request.inputs)}.")
@@ -86,7 +86,7 @@ def read_images(request: InferRequest, binary: bytes, limit: int) -> list[bytes 
     if size is None and given.data is None:
         raise ApiError(400, f"{shown(given.name)}: it has no data.")
     if (given.name, given.datatype) == (IMAGES, "BYTES"):
-        return [*(_read_files(given, limit) if size is None else _split(given, binary, limit))]
+        return [*(_read_files(given, limit) if size is None else _split_bytes(given, binary, limit))]
     if (given.name, given.datatype) == (PIXELS, "UINT8"):
         return [*_read_pixels(given, binary if size is not None else None, limit)]
     raise ApiError(
@@ -95,29 +95,29 @@ def read_images(request: InferRequest, binary: bytes, limit: int) -> list[bytes 
 
 
 def _read_files(given: InputTensor, limit: int) -> list[bytes]:
-    """The files of a tensor (N,) or (N, 1) in JSON, which holds no bytes: they are in base64."""
+    """The files of a tensor (N,) or (N, 1) in JSON, in base64."""
     texts = [one for row in given.data or () for one in (row if isinstance(row, list) else [row])]
     if not all(isinstance(text, str) for text in texts):
         raise ApiError(400, f"{IMAGES}: in JSON they are texts, the bytes of files in base64.")
     if len(texts) > limit:
-        raise too_many(limit)
+        raise too_many_images(limit)
     _check_count(given, len(texts))
     return [decode_base64(text, IMAGES) for text in texts]
 
 
-def _split(given: InputTensor, binary: bytes, limit: int) -> list[bytes]:
-    """The texts of a tensor of BYTES: each after its length, four bytes, the lowest first."""
+def _split_bytes(given: InputTensor, binary: bytes, limit: int) -> list[bytes]:
+    """The byte strings of a BYTES tensor: each follows its length, 4 bytes, little-endian."""
     texts: list[bytes] = []
-    place = 0
-    while place < len(binary):
+    offset = 0
+    while offset < len(binary):
         if len(texts) == limit:
-            raise too_many(limit)
-        end = place + 4
-        length = struct.unpack_from("<I", binary, place)[0] if end <= len(binary) else len(binary)
+            raise too_many_images(limit)
+        end = offset + 4
+        length = struct.unpack_from("<I", binary, offset)[0] if end <= len(binary) else len(binary)
         if end + length > len(binary):
             raise ApiError(400, f"{IMAGES}: the bytes end before the image does; check the lengths.")
         texts.append(binary[end : end + length])
-        place = end + length
+        offset = end + length
     _check_count(given, len(texts))
     return texts
 
@@ -135,15 +135,15 @@ def _read_pixels(given: InputTensor, binary: bytes | None, limit: int) -> list[N
     if len(shape) != 4 or min(shape) < 1 or shape[1] not in (1, 3):
         raise ApiError(400, f"{PIXELS}: shape {shown(shape)}; give [count, 3, height, width], or 1 for grey.")
     if shape[0] > limit:
-        raise too_many(limit)
-    values = _numbers(given.data or []) if binary is None else np.frombuffer(binary, np.uint8)
+        raise too_many_images(limit)
+    values = _flatten_uint8(given.data or []) if binary is None else np.frombuffer(binary, np.uint8)
     if values.size != math.prod(shape):
         raise ApiError(400, f"{PIXELS}: shape {shown(shape)} and {values.size} numbers do not fit.")
     return list(values.reshape(shape).transpose(0, 2, 3, 1))
 
 
-def _numbers(data: list[Any]) -> NDArray[np.uint8]:
-    """The numbers of nested lists, row by row. Texts are not gone into: one may have millions of letters."""
+def _flatten_uint8(data: list[Any]) -> NDArray[np.uint8]:
+    """The numbers of nested lists in row-major order."""
     while data and set(map(type, data)) == {list} and len(set(map(len, data))) == 1:
         data = [one for row in data for one in row]
     try:
@@ -155,7 +155,7 @@ def _numbers(data: list[Any]) -> NDArray[np.uint8]:
 
 
 def write_tensor(name: str, values: NDArray[Any], *, binary: bool) -> tuple[OutputTensor, bytes]:
-    """A tensor of float32 or of texts for an answer, and the bytes that follow the JSON, if any."""
+    """A tensor of float32 or of strings for a response, and the bytes that follow the JSON, if any."""
     texts = values.dtype.kind in "OU"
     tensor = OutputTensor(name=name, datatype="BYTES" if texts else "FP32", shape=list(values.shape))
     if not binary:

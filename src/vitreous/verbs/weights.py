@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, asdict, dataclass
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from vitreous.arguments import Count, OneOf, Range, SideLength, TokenMerge
 from vitreous.cli.terminal import printable
@@ -17,7 +16,7 @@ from vitreous.inputs import read_json
 from vitreous.storage.overwrite import check_apart, check_elsewhere, check_file, check_folder
 from vitreous.verbs.options import engine_names
 from vitreous.weights.hub import PREFIX
-from vitreous.weights.labels import read_labels, repeated_names
+from vitreous.weights.labels import duplicate_names_note, read_labels
 from vitreous.weights.markdown import code
 
 if TYPE_CHECKING:
@@ -29,11 +28,13 @@ log = logging.getLogger("vitreous")
 
 BUNDLE = frozenset({"config.json", "model.safetensors", "README.md"})
 """What a bundle holds, besides its manifest."""
-OPEN_WITH = {
-    "huggingface": 'transformers.{auto}.from_pretrained("{out}")',
-    "timm": 'timm.create_model("local-dir:{out}", pretrained=True)',
-    "google": 'numpy.load("{out}")',
-}
+
+
+def export_targets() -> list[str]:
+    """The formats and engines that a model can be exported for."""
+    from vitreous.weights.formats import FORMATS
+
+    return [*(name for name, format in FORMATS.items() if format.write), *engine_names(converted=True)]
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ class Import(Verb[Imported]):
             model = require(model, MergesTokens, f"merge={self.merge}").with_merge(self.merge)
         names = self._class_names(opened, model.config.classes)
         notes = list(opened.notes)
-        if self.labels is not None and (repeated := repeated_names(names)) is not None:
+        if self.labels is not None and (repeated := duplicate_names_note(names)) is not None:
             log.warning("labels: %s", repeated)
             notes.append(f"labels: {repeated}")
         imported = Imported(
@@ -196,7 +197,7 @@ class Export(Verb[Path]):
     out: str | Path
     """OUT: What to write: a folder that is new, empty or an earlier export; for google, a file that ends in .npz."""
     _: KW_ONLY
-    to: Literal["huggingface", "timm", "google"] | Annotated[str, OneOf(partial(engine_names, converted=True))]
+    to: Annotated[str, OneOf(export_targets)]
     """huggingface|timm|google|openvino|onnx: huggingface: a folder for from_pretrained, with its image processor. timm:
     a folder for local-dir. google: an .npz with the tensor names of the paper's code. openvino, onnx: a folder with the
     graph that the runtime computes, uint8 images in and probabilities out, which is a MODEL for predict, evaluate and
@@ -225,12 +226,12 @@ class Export(Verb[Path]):
         from vitreous.weights.formats import FORMATS, write_weights
 
         out = Path(self.out)
-        if self.to == "google":
-            out = check_file(out)
-        else:
-            files = FORMATS[self.to].files if self.to in FORMATS else {METADATA, CARD, *ENGINES[self.to].files}
+        files = FORMATS[self.to].files if self.to in FORMATS else {METADATA, CARD, *ENGINES[self.to].files}
+        if files:
             check_elsewhere(out)
             check_folder(out, frozenset(files))
+        else:
+            out = check_file(out)
         self._check_options()
         bundle = open_model(self.source, self.preprocess, self.merge)
         check_apart(out, bundle.path)
@@ -260,14 +261,17 @@ class Export(Verb[Path]):
         """Where it is, how its predictions compare with the network's, and how to open it."""
         from vitreous.inference.engine_folder import read_metadata
         from vitreous.inference.engines import ENGINES
+        from vitreous.weights.formats import FORMATS
 
         place, auto = printable(str(result)), ""
         print(f"written: {place}")
         if self.to == "huggingface":
             classifies = "ForImageClassification" in read_json(result / "config.json")["architectures"][0]
             auto = "AutoModelForImageClassification" if classifies else "AutoModel"
-        open_with = OPEN_WITH.get(self.to) or f"vitreous predict {{out}} image.jpg, or {ENGINES[self.to].open_with}"
-        if self.to in ENGINES:
+        if self.to in FORMATS:
+            open_with = FORMATS[self.to].open_with
+        else:
+            open_with = f"vitreous predict {{out}} image.jpg, or {ENGINES[self.to].open_with}"
             metadata = read_metadata(result)
             verified = metadata.verified
             print(

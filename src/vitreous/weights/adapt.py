@@ -1,4 +1,4 @@
-"""The same model for other images or other classes: resolution, patch, channels, classifier."""
+"""Adapt a model to another resolution, patch size, number of channels or classes."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ def adapt(
     classes: int | None = None,
     epsilon: float | None = None,
 ) -> tuple[Network, Preprocess]:
-    """The model and its preprocessing, changed where asked.
+    """The model and its preprocessing with these changes.
 
     image_size, patch: a ViT's positions are resampled to the new grid, and the patch projection by the pseudo-inverse
         of the resize (FlexiViT), so that a patch and the same patch resized give the same token.
-    channels: any number from 1 or 3, or 1 from any number. To 1, kernels are added up: a grey image gives the tokens
-        that it gave in equal channels. To more, they are repeated in turn and scaled so that tokens keep their size.
-        BiT brings each kernel to one size itself, so in grey its channels are as they were but for their strength.
-    classes: a new classifier of zeros with so many outputs, or with 0 none.
-    epsilon: of every LayerNorm; formats that know one alone need it. No tensor changes.
+    channels: any number from 1 or 3, or 1 from any number. To 1, kernels are summed: a grey image gives the same tokens
+        as before in equal channels. To more, they are repeated in turn and scaled so that tokens keep their norm.
+        BiT standardises its kernels itself, so its channels differ by a factor in grey.
+    classes: outputs of a new classifier of zeros; 0 for no classifier.
+    epsilon: of every LayerNorm, for formats that allow only one. No tensor changes.
     """
     size = (image_size, image_size) if isinstance(image_size, int) else image_size
     config = _adapted(model, size, patch, channels, classes, epsilon)
@@ -69,7 +69,7 @@ def _adapted(
     classes: int | None,
     epsilon: float | None,
 ) -> ModelConfig:
-    """The configuration that is asked for, so that what it costs is known before anything is computed."""
+    """The new configuration, so that its cost is known before anything is computed."""
     config: Any = model.config  # of whichever family
     if patch is not None:
         vit = require(model, ViT, f"patch={patch}")
@@ -102,7 +102,7 @@ def _adapted(
 def _rechannel(
     model: Network, state: dict[str, Tensor], preprocess: Preprocess, channels: int
 ) -> tuple[dict[str, Tensor], Preprocess]:
-    """The layer that looks at the pixels for another number of channels, and the preprocessing that goes with it.
+    """The first convolution for another number of channels, and the preprocessing that goes with it.
 
     To one: channel c saw (g - mean_c) / std_c of a grey value g, and the sum over c is again of the form
     (g - mean) / std, with kernels added up at their scale and the difference of the means in the bias.

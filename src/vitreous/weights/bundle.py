@@ -1,11 +1,11 @@
-"""A bundle: all that is needed to use a model anywhere, in one folder that timm opens too.
+"""A bundle: a folder with everything that a model needs, which timm opens too.
 
 config.json         timm's hub layout, and our own section "vitreous"
-model.safetensors   the tensors, in timm's naming
+model.safetensors   the tensors, under timm's names
 README.md           the model card
 manifest.json       size and SHA-256 of each of them, checked at every load
 
-Whatever else is in the folder is never read.
+Other files in the folder are never read.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from vitreous.storage.manifest import (
 from vitreous.weights.mapping import build_model, export_state
 from vitreous.weights.markdown import code
 from vitreous.weights.reading import read_safetensors
-from vitreous.weights.timm_config import in_timm, timm_config
+from vitreous.weights.timm_config import timm_config, to_timm
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 FORMAT = 1
@@ -48,16 +48,16 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Bundle:
-    """A model with all that belongs to it."""
+    """A model with its preprocessing and labels."""
 
     model: Network  # in evaluation mode, in float32
     preprocess: Preprocess
     labels: tuple[str, ...]  # (K,) the names of the classes, in the classifier's order
-    info: dict[str, Any] = field(default_factory=dict)  # kept for whoever trained it
+    info: dict[str, Any] = field(default_factory=dict)  # about the training or the import
     path: Path | None = None  # where it was read from
     notes: tuple[str, ...] = ()
-    """Of weights that are no bundle: what they were taken for, ignored keys, what was assumed. Of a bundle: which files
-    in its folder do not belong to it."""
+    """From another format: what it was recognised as, ignored keys, what was assumed. From a bundle: files in its
+    folder that do not belong to it."""
 
 
 def save_bundle(
@@ -69,13 +69,13 @@ def save_bundle(
     card: str | None = None,
     info: dict[str, Any] | None = None,
 ) -> Path:
-    """Write a bundle and return its folder. One that was there before is replaced only when the new one is complete.
+    """Write a bundle and return its folder. An earlier bundle is replaced only when the new one is complete.
 
-    card: the text of README.md; None for a plain one. info: anything that JSON can say, given back by `load_bundle`.
+    card: the text of README.md; None for a plain one. info: JSON values, which `load_bundle` returns.
     """
     path = Path(path)
     labels = tuple(labels)
-    check_parts(model.config, preprocess, labels, str(path))
+    check_consistent(model.config, preprocess, labels, str(path))
     section = {
         "format": FORMAT,
         "model": model_to_json(model.config),
@@ -84,7 +84,7 @@ def save_bundle(
         "training": info or {},
     }
     described = json.dumps(timm_config(model.config, preprocess, labels) | {"vitreous": section}, indent=2)
-    state = export_state(model.state_dict(), in_timm(model.config).rules)
+    state = export_state(model.state_dict(), to_timm(model.config).rules)
     with new_folder(path) as folder:
         (folder / CONFIG).write_text(described + "\n", encoding="utf-8")
         text = _plain_card(model.config, labels) if card is None else card
@@ -94,12 +94,12 @@ def save_bundle(
 
 
 def load_bundle(path: str | Path) -> Bundle:
-    """The bundle in a folder, or in the run folder that has it as `bundle`, after every file's digest was checked."""
+    """The bundle in a folder, or in the subfolder `bundle` of a run; the digest of every file is checked."""
     return read_whole(Path(path), lambda: _load(find_bundle(Path(path))))
 
 
 def _load(folder: Path) -> Bundle:
-    notes, path = check_whole(folder), folder / CONFIG
+    notes, path = check_files(folder), folder / CONFIG
     config_json = read_json(path)
     fields = config_json.get("vitreous") if isinstance(config_json, dict) else None
     if not isinstance(fields, dict) or "format" not in fields:
@@ -110,18 +110,20 @@ def _load(folder: Path) -> Bundle:
         )
     section = from_fields(_Section, fields, path)
     config = config_from_json(section.model, str(path))
-    check_parts(config, section.preprocess, section.labels, str(path))
-    model = build_model(config, read_safetensors(folder / WEIGHTS), folder / WEIGHTS, rules=in_timm(config).rules)
+    check_consistent(config, section.preprocess, section.labels, str(path))
+    model = build_model(config, read_safetensors(folder / WEIGHTS), folder / WEIGHTS, rules=to_timm(config).rules)
     return Bundle(model, section.preprocess, section.labels, section.training, folder, notes)
 
 
-def check_whole(folder: Path, also: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """A note about files that do not belong to a folder of ours, if there are any; what is not whole is refused.
+def check_files(
+    folder: Path, required: Sequence[str] = (CONFIG, WEIGHTS), optional: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """Refuse a damaged or incomplete folder of ours; return a note about files that do not belong to it, if any.
 
-    also: files that are read where they are there, so then the manifest must list them too.
+    required, optional: files that are read, always or if they exist; the manifest must list them.
     """
     listed = check_manifest(folder)
-    read = [CONFIG, WEIGHTS, *(name for name in also if (folder / name).exists())]
+    read = [*required, *(name for name in optional if (folder / name).exists())]
     if missing := [name for name in read if name not in listed]:
         raise UserError(
             f"{folder / MANIFEST}: does not list {missing[0]}, so nothing vouches for it; restore the folder from a "
@@ -133,9 +135,9 @@ def check_whole(folder: Path, also: tuple[str, ...] = ()) -> tuple[str, ...]:
 
 
 def is_bundle(folder: Path) -> bool:
-    """Whether a folder is a bundle, be it whole or damaged: our manifest lists a model card, or config.json says so.
+    """Whether a folder is a bundle, intact or damaged: its manifest lists a model card, or its config.json says so.
 
-    An export, which is read as the other project's folder that it is, has a manifest without a card.
+    The manifest of an export to another project's format lists no card.
     """
     try:
         if has_manifest(folder) and CARD in read_manifest(folder):
@@ -150,7 +152,7 @@ def is_bundle(folder: Path) -> bool:
 
 
 def find_bundle(path: Path) -> Path:
-    """The bundle's own folder, given it or a run folder."""
+    """The bundle's folder, from itself or from a run folder."""
     restore_folder(path)
     restore_folder(path / "bundle")
     if not path.exists():
@@ -176,8 +178,8 @@ class _Section:
     training: dict[str, Any]
 
 
-def check_parts(config: ModelConfig, preprocess: Preprocess, labels: Sequence[str], where: str) -> None:
-    """Refuse parts that do not belong together."""
+def check_consistent(config: ModelConfig, preprocess: Preprocess, labels: Sequence[str], where: str) -> None:
+    """Refuse labels or preprocessing that do not fit the model."""
     if len(labels) != config.classes:
         raise UserError(
             f"{where}: there are {len(labels)} labels and the classifier has {config.classes} outputs; "
@@ -207,13 +209,13 @@ def _plain_card(config: ModelConfig, labels: Sequence[str]) -> str:
 
 
 def bundle_digest(bundle: Bundle) -> str:
-    """32 hexadecimal digits that differ if the network, its weights, the preprocessing or the labels differ."""
-    config = model_to_json(bundle.model.config)  # heads and norms compute otherwise with the same tensors
+    """32 hexadecimal digits over the network, its weights, the preprocessing and the labels."""
+    config = model_to_json(bundle.model.config)  # heads and epsilons are not in the tensors
     return sha256_json([config, weights_digest(bundle.model), bundle.preprocess, bundle.labels])[:32]
 
 
 def weights_digest(network: Network) -> str:
-    """16 hexadecimal digits that differ if a tensor differs."""
+    """16 hexadecimal digits over the names and values of all tensors."""
     digest = hashlib.sha256()
     for name, tensor in network.state_dict().items():
         digest.update(name.encode())

@@ -1,4 +1,4 @@
-"""A checkpoint as it was read and as an adapter understood it, and what all adapters use."""
+"""A checkpoint as it was read and as a format understood it, and what all formats use."""
 
 from __future__ import annotations
 
@@ -23,38 +23,34 @@ from vitreous.weights.mapping import Rule
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 BACKBONE = "patch_embed.backbone."  # where a hybrid's stem is, by our names and timm's
-MALFORMED = (TypeError, LookupError, ValueError, AttributeError, ArithmeticError)
-"""What reading a description raises that is not as it should be."""
+MALFORMED_ERRORS = (TypeError, LookupError, ValueError, AttributeError, ArithmeticError)  # of a description
 _NUMBER = re.compile("[0-9]{1,9}")
-_HEADS = {1152: 16, 1664: 16}
-"""By width, for models of timm's that are no preset: So400m and gigantic."""
+_HEADS_BY_WIDTH = {1152: 16, 1664: 16}  # of timm models that are no preset: So400m and gigantic
 
 
 @dataclass(frozen=True)
 class RawCheckpoint:
-    """What was read, before anybody knows what it is."""
+    """The tensors of a file and the descriptions beside it, before the format is recognised."""
 
     where: str  # the file's name, for messages
     kind: Literal["safetensors", "torch", "npz"]
     tensors: dict[str, Tensor]
     entry: str | None = None
-    """The entry of the file that they were in: "model", "teacher"; None if they are all there is."""
+    """The entry of a training file that they were in, such as "model" or "teacher"; None if the file has no entries."""
     ignored: dict[str, int] = field(default_factory=dict)
     """Other entries of the file, and how many tensors each has: an optimizer's state, the student."""
-    models: tuple[str, ...] = ()  # those of them that hold a model too
+    other_models: tuple[str, ...] = ()  # the ignored entries that hold a model too
     config: dict[str, Any] | None = None  # config.json beside the file
     processor: dict[str, Any] | None = None  # preprocessor_config.json beside the file
-    size: tuple[int, int] | None = None
-    """Height and width of the images, if the person gave it: it tells a grid that is not square."""
-    heads: int | None = None
-    """The number of heads, if the person gave it: no tensor tells it."""
+    image_size: tuple[int, int] | None = None  # (height, width), if given: it tells a grid that is not square
+    heads: int | None = None  # the number of attention heads, if given: no tensor tells it
 
     @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         return {name: tuple(tensor.shape) for name, tensor in self.tensors.items()}
 
     def shape(self, name: str, axes: int) -> tuple[int, ...]:
-        """The shape of a tensor that must be there with so many axes, none of them empty."""
+        """The shape of a tensor that must exist with this number of axes, none of them empty."""
         if name not in self.shapes:
             raise UserError(f"{self.where}: {name} is missing; the file is not whole, or not of a known model.")
         if len(self.shapes[name]) != axes or 0 in self.shapes[name]:
@@ -69,7 +65,7 @@ class RawCheckpoint:
         return self.shape(bias, 1)[0] if bias in self.shapes else 0
 
     def blocks(self, before: str, after: str = ".") -> int:
-        """One more than the highest number between these two parts of a name."""
+        """One more than the highest number between these two parts of a tensor's name."""
         numbers = [
             int(digits)
             for name in self.tensors
@@ -78,7 +74,7 @@ class RawCheckpoint:
         return max(numbers, default=-1) + 1
 
     def stages(self, before: str, after: str = ".") -> int:
-        """The same for the stages of a convolutional network, which are few."""
+        """The same for the stages of a convolutional network, of which there are at most `MAX_STAGES`."""
         if (stages := self.blocks(before, after)) > MAX_STAGES + 1:  # Google counts from 1
             raise UserError(
                 f"{self.where}: {before}{stages - 1} would be one of {stages:,} stages; give a file of a real model."
@@ -86,11 +82,10 @@ class RawCheckpoint:
         return stages
 
     def depths(self, stages: str, blocks: str) -> tuple[int, ...]:
-        """How many blocks each stage has. stages, blocks: what stands before the number of one."""
+        """Blocks per stage. stages, blocks: what comes before the number of a stage and of a block in a name."""
         return tuple(self.blocks(f"{stages}{stage}.{blocks}") for stage in range(self.stages(stages)))
 
-    def no_grid(self, positions: int) -> UserError:
-        """The error for positions that fit no grid."""
+    def unknown_grid(self, positions: int) -> UserError:
         return UserError(
             f"{self.where}: its {positions} positions make no square of patches; say the image's size too, "
             "for example preprocess='size=224x160'."
@@ -99,29 +94,28 @@ class RawCheckpoint:
 
 @dataclass(frozen=True)
 class ParsedCheckpoint:
-    """What an adapter made of it."""
+    """A checkpoint of a known format: the configuration, and how its tensors become ours."""
 
-    family: str
-    """Whose it is, as a person would say: "timm", "Google", "DINOv2"."""
+    family: str  # for messages: "timm", "Google", "DINOv2"
     config: ModelConfig
-    rules: Sequence[Rule]  # for tensors that do not go by our own names
+    rules: Sequence[Rule]  # for tensors whose name or shape is not ours
     preprocess: Preprocess
-    assumed: bool = True  # the preprocessing is the family's usual one, for the source says nothing
+    preprocess_assumed: bool = True  # the source says nothing about it, so it is the usual one of the family
     labels: tuple[str, ...] = ()  # one for each class, or none if the source does not say
     ignored_keys: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Tensors that are known and not of the model: what they are, and their names."""
-    problem: UserError | None = None
-    """Why the source's own preprocessing cannot be followed; `preprocess` is then the family's usual one."""
+    """Known tensors that do not belong to the model: what they are, and their names."""
+    preprocess_error: UserError | None = None
+    """Why the source's own preprocessing cannot be followed; `preprocess` is then the usual one of the family."""
     heads_assumed: bool = False  # the number of heads is the usual one for the width
-    notes: tuple[str, ...] = ()  # what else a person should know
+    notes: tuple[str, ...] = ()  # further remarks for the user
 
-    def described_by(
+    def apply_description(
         self, raw: RawCheckpoint, file: str, read: Callable[[], Preprocess] | None, names: Sequence[str], key: str
     ) -> ParsedCheckpoint:
-        """The same with what the files beside the tensors say.
+        """The same, with the preprocessing and labels of the files beside the tensors.
 
-        file, read: which of them says how images are prepared, and what it says; None where it says nothing.
-        names, key: of the classes, and where in config.json they are.
+        file, read: the file that describes the preprocessing, and a function that parses it; None if there is none.
+        names, key: the classes' names, and the key of config.json that holds them.
         """
         preprocess, problem, notes, classes = self.preprocess, None, self.notes, self.config.classes
         try:
@@ -130,7 +124,7 @@ class ParsedCheckpoint:
             problem = error
             if not str(error).startswith(raw.where):
                 problem = UserError(f"{raw.where}: {file} beside it is malformed ({str(error).rstrip('.')})")
-        except MALFORMED as error:
+        except MALFORMED_ERRORS as error:
             problem = UserError(f"{raw.where}: {file} beside it is malformed ({type(error).__name__}: {shown(error)})")
         if classes and len(names) not in (0, classes):
             outputs = f"the classifier {classes} outputs, so the classes are numbered"
@@ -138,25 +132,25 @@ class ParsedCheckpoint:
         return replace(
             self,
             preprocess=preprocess,
-            assumed=read is None,
+            preprocess_assumed=read is None,
             labels=tuple(names) if len(names) == classes else (),
-            problem=problem,
+            preprocess_error=problem,
             notes=notes,
         )
 
 
 def first_true(odd: Mapping[str, bool]) -> str | None:
-    """The first thing that holds, of those that a format cannot express."""
+    """The first feature that holds, among those that a format cannot express; None if it can express all."""
     return next((what for what, holds in odd.items() if holds), None)
 
 
 def check_agreement(where: str, pairs: Mapping[str, tuple[Any, Any]]) -> None:
-    """Refuse a description that contradicts the tensors. pairs: by field, what config.json says and what is there."""
-    for name, (described, there) in pairs.items():
-        if described is not None and described != there:
+    """Refuse a config.json that contradicts the tensors. pairs: by field, its value and that of the tensors."""
+    for name, (described, actual) in pairs.items():
+        if described is not None and described != actual:
             raise UserError(
                 f"{where}: config.json beside it says {name} {shown(described)}, and the tensors are of a model with "
-                f"{there}; give the two that belong together."
+                f"{actual}; give the two that belong together."
             )
 
 
@@ -180,25 +174,19 @@ def describe(source: str, c: ModelConfig, *, heads_assumed: bool = False) -> str
     return ", ".join(parts)
 
 
-def augreg_default(c: ModelConfig, interpolation: Literal["bicubic", "bilinear"] = "bicubic") -> Preprocess:
-    """Google's ViT and AugReg as timm measures them: values from -1 to 1, a crop of 0.9 up to 224 pixels, else all.
-
-    BiT is measured in the same way, but for a crop of 0.875 and bilinear.
-    """
-    flat = (0.5,) * c.channels
-    crop = 1.0 if max(c.image_size) > 224 else 0.875 if isinstance(c, BiTConfig) else 0.9
-    return Preprocess(size=c.image_size, mean=flat, std=flat, crop=crop, interpolation=interpolation)
-
-
-def bit_default(c: BiTConfig) -> Preprocess:
-    return augreg_default(c, "bilinear")
+def augreg_preprocess(c: ModelConfig) -> Preprocess:
+    """Google's ViT, AugReg and BiT as timm evaluates them: values from -1 to 1, no crop above 224 pixels."""
+    is_bit, half = isinstance(c, BiTConfig), (0.5,) * c.channels
+    crop = 1.0 if max(c.image_size) > 224 else 0.875 if is_bit else 0.9
+    return Preprocess(
+        size=c.image_size, mean=half, std=half, crop=crop, interpolation="bilinear" if is_bit else "bicubic"
+    )
 
 
-def imagenet_default(c: ModelConfig, family: str = "") -> Preprocess:
-    """DeiT, DINO, DINOv2 and MAE: ImageNet's mean and standard deviation, short side to 256 of which 224 are seen.
+def imagenet_preprocess(c: ModelConfig, family: str = "") -> Preprocess:
+    """DeiT, DINO, DINOv2 and MAE: ImageNet's mean and standard deviation, resize to 256, centre crop of 224.
 
-    DeiT III sees the whole short side, and so does MAE above 224 pixels. EfficientNet's crop grows with the size, as
-    in Google's code.
+    DeiT III is not cropped, nor is MAE above 224 pixels. EfficientNet's crop grows with the size, as in Google's code.
     """
     size = (224, 224) if c.image_size == (518, 518) and isinstance(c, ViTConfig) else c.image_size
     # DINOv2's positions are of its last resolution
@@ -212,7 +200,7 @@ def imagenet_default(c: ModelConfig, family: str = "") -> Preprocess:
 def bit_config(
     raw: RawCheckpoint, root: Sequence[int], depths: tuple[int, ...], classes: int, size: tuple[int, int] | None
 ) -> BiTConfig:
-    """root: its kernels' shape (D, C, k, k)."""
+    """root: the shape (D, C, k, k) of the first convolution's kernels."""
     width, channels, kernel, _ = root
     roots: dict[int, Root] = {7: "7x7", 3: "3x3"}
     if kernel not in roots:
@@ -223,9 +211,9 @@ def bit_config(
     return BiTConfig(depths, width / 64, roots[kernel], size or small, channels, classes)
 
 
-def heads_for(width: int, where: str) -> int:
-    """How many heads a model of this width usually has, for tensors do not tell."""
-    known = _HEADS | {preset_width: heads for preset_width, _, heads, _ in SIZES.values()}
+def heads_for_width(width: int, where: str) -> int:
+    """The usual number of heads of a model of this width, which tensors do not tell."""
+    known = _HEADS_BY_WIDTH | {preset_width: heads for preset_width, _, heads, _ in SIZES.values()}
     if width in known:
         return known[width]
     if width % 64:
@@ -236,8 +224,8 @@ def heads_for(width: int, where: str) -> int:
     return width // 64
 
 
-def as_sides(value: Any) -> tuple[int, int] | None:
-    """Height and width from what a description calls the size: one number or two."""
+def height_and_width(value: Any) -> tuple[int, int] | None:
+    """(height, width) from a description's size, which is one number or two."""
     if not value:
         return None
     if isinstance(value, int):
@@ -248,14 +236,14 @@ def as_sides(value: Any) -> tuple[int, int] | None:
     return height, width
 
 
-def grid_for_count(patches: int, patch: int, size: tuple[int, int] | None) -> tuple[int, int] | None:
-    """Rows and columns of so many patches: what the person's size makes of them, else a square, else None."""
+def find_grid(patches: int, patch: int, size: tuple[int, int] | None) -> tuple[int, int] | None:
+    """Rows and columns of this number of patches: those of the image size, else a square, else None."""
     if size and (size[0] // patch) * (size[1] // patch) == patches:
         return size[0] // patch, size[1] // patch
     side = isqrt(max(patches, 0))
     return (side, side) if side and side * side == patches else None
 
 
-def other_epsilon(c: ViTConfig) -> str:
-    """What timm's and Google's formats cannot say, and what can be done."""
+def unsupported_epsilon(c: ViTConfig) -> str:
+    """The message for an epsilon that timm's and Google's formats cannot express."""
     return f"LayerNorm with epsilon {c.norm_eps:g} (first vitreous import SOURCE BUNDLE --epsilon 1e-6)"

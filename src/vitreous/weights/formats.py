@@ -10,7 +10,7 @@ from pathlib import Path
 from vitreous.arguments import shown
 from vitreous.errors import UserError
 from vitreous.weights.bundle import Bundle
-from vitreous.weights.checkpoint import MALFORMED, ParsedCheckpoint, RawCheckpoint
+from vitreous.weights.checkpoint import MALFORMED_ERRORS, ParsedCheckpoint, RawCheckpoint
 from vitreous.weights.google import read_google, read_google_bit, write_google, write_google_bit
 from vitreous.weights.huggingface import VIT_TYPES, read_huggingface, write_huggingface
 from vitreous.weights.huggingface_cnn import (
@@ -21,34 +21,40 @@ from vitreous.weights.huggingface_cnn import (
 )
 from vitreous.weights.meta import read_meta
 from vitreous.weights.timm import architecture_of, read_timm, read_timm_bit, read_timm_efficientnet, write_timm
-from vitreous.weights.timm_architectures import OPENED, why_not
+from vitreous.weights.timm_config import SUPPORTED, unsupported_reason
 
 
 @dataclass(frozen=True)
 class Format:
-    """A format of another project."""
+    """A checkpoint format of another project."""
 
-    read: tuple[Callable[[RawCheckpoint], ParsedCheckpoint | None], ...]
-    """What each makes of a checkpoint; None if it does not know it."""
-    write: Mapping[str, Callable[..., Path]] = field(default_factory=dict)  # by the family of the model
-    files: frozenset[str] = frozenset()  # of a format that is a folder, besides the manifest
+    read: tuple[Callable[[RawCheckpoint], ParsedCheckpoint | None], ...]  # each returns None if it is not its format
+    write: Mapping[str, Callable[..., Path]] = field(default_factory=dict)  # by the model's family
+    files: frozenset[str] = frozenset()  # in the folder, besides the manifest; none for a format that is one file
+    open_with: str = "vitreous predict {out} image.jpg"  # how a person opens what was written
 
 
 FORMATS: dict[str, Format] = {
-    "google": Format((read_google, read_google_bit), {"vit": write_google, "bit": write_google_bit}),
+    "google": Format(
+        (read_google, read_google_bit),
+        {"vit": write_google, "bit": write_google_bit},
+        open_with='numpy.load("{out}")',
+    ),
     "huggingface": Format(
         (read_huggingface, read_huggingface_bit, read_huggingface_efficientnet),
         {"vit": write_huggingface, "bit": write_huggingface_bit, "efficientnet": write_huggingface_efficientnet},
         frozenset({"config.json", "model.safetensors", "preprocessor_config.json"}),
+        open_with='transformers.{auto}.from_pretrained("{out}")',
     ),
     "meta": Format((read_meta,)),
     "timm": Format(
         (read_timm, read_timm_bit, read_timm_efficientnet),
         dict.fromkeys(("vit", "bit", "efficientnet"), write_timm),
         frozenset({"config.json", "model.safetensors"}),
+        open_with='timm.create_model("local-dir:{out}", pretrained=True)',
     ),
 }
-"""Asked in this order: the first that knows a checkpoint has it."""
+"""Tried in this order: the first that recognises a checkpoint reads it."""
 
 
 def write_weights(out: Path, bundle: Bundle, to: str) -> Path:
@@ -62,18 +68,18 @@ def write_weights(out: Path, bundle: Bundle, to: str) -> Path:
 
 
 def parse_checkpoint(raw: RawCheckpoint) -> ParsedCheckpoint:
-    """What the first format that knows it makes of it."""
+    """The checkpoint as the first format that recognises it reads it."""
     name = architecture_of(raw.config)
-    if reason := why_not(name):  # whatever its tensors look like
+    if reason := unsupported_reason(name):  # whatever its tensors look like
         raise UserError(f"{raw.where}: a model of timm's type {shown(name)} {reason}; give another model.")
     try:
         for format in FORMATS.values():
             for read in format.read:
                 if (found := read(raw)) is not None:
                     return found
-    except UserError as error:  # of a configuration that cannot be: it does not know the file
+    except UserError as error:  # an invalid configuration: its message does not name the file
         raise error if str(error).startswith(raw.where) else UserError(f"{raw.where}: {error}") from None
-    except MALFORMED as error:
+    except MALFORMED_ERRORS as error:
         if raw.config is None:
             raise
         why = f"{type(error).__name__}: {shown(str(error))}"
@@ -90,13 +96,13 @@ _KNOWN_NAMES = {
     "a Swin Transformer, which cannot be opened": ("relative_position_index", "layers.0.blocks.0.attn"),
     "one with rotary positions such as EVA-02 or DINOv3, which cannot be opened": ("rope", "periods"),
 }
-"""Models that are none of ours, by parts of their tensors' names."""
+"""Models that cannot be opened, by parts of their tensors' names."""
 
 
 def _unknown(raw: RawCheckpoint) -> UserError:
-    """The error for tensors that no format knows; by the name of the type, if a config.json says it."""
+    """The error for a checkpoint of no known format."""
     names = list(raw.tensors)
-    for field_name, known in (("model_type", (*VIT_TYPES, "bit", "efficientnet")), ("architecture", OPENED)):
+    for field_name, known in (("model_type", (*VIT_TYPES, "bit", "efficientnet")), ("architecture", SUPPORTED)):
         kind = (raw.config or {}).get(field_name)
         if kind and not any(fnmatch(str(kind), pattern) for pattern in known):
             return UserError(

@@ -23,12 +23,11 @@ from vitreous.weights.checkpoint import (
     BACKBONE,
     ParsedCheckpoint,
     RawCheckpoint,
-    augreg_default,
+    augreg_preprocess,
     bit_config,
-    bit_default,
+    find_grid,
     first_true,
-    grid_for_count,
-    other_epsilon,
+    unsupported_epsilon,
 )
 from vitreous.weights.mapping import Rule, TensorLayout, export_state, rename
 
@@ -47,10 +46,10 @@ _BIT_ROOT = "resnet/root_block/standardized_conv2d/kernel"
 _CONVOLUTION = TensorLayout(lambda w: (w.permute(2, 3, 1, 0),), lambda parts: parts[0].permute(3, 2, 0, 1))
 _MATRIX = TensorLayout(lambda w: (w.T,), lambda parts: parts[0].T)
 _MATRIX_1X1 = TensorLayout(lambda w: (w.T[None, None],), lambda parts: parts[0][0, 0].T)
-_FOUR_AXES = TensorLayout(lambda w: (w[None, None, None],), lambda parts: parts[0].flatten())
+_VECTOR_4D = TensorLayout(lambda w: (w[None, None, None],), lambda parts: parts[0].flatten())
 
 
-def _from_one(*numbers: int) -> list[int]:
+def _one_based(*numbers: int) -> list[int]:
     return [number + 1 for number in numbers]
 
 
@@ -68,9 +67,9 @@ def read_google(raw: RawCheckpoint) -> ParsedCheckpoint | None:
         patch *= stem.stride
     count = raw.shape(prefix + _POSITIONS, 3)[1]
     class_token = prefix + "cls" in raw.tensors
-    grid = grid_for_count(count - class_token, patch, raw.size)
+    grid = find_grid(count - class_token, patch, raw.image_size)
     if grid is None:
-        raise raw.no_grid(count)
+        raise raw.unknown_grid(count)
     classes = raw.outputs(prefix + "head/bias")
     config = ViTConfig(
         width=width,
@@ -89,11 +88,11 @@ def read_google(raw: RawCheckpoint) -> ParsedCheckpoint | None:
     unused = [] if classes else [name for name in raw.tensors if name.startswith(f"{prefix}pre_logits/")]
     rules = _vit_rules(config, prefix, raw.shapes)
     ignored = {"the pre-training layer": unused} if not classes else {}
-    return ParsedCheckpoint("Google", config, rules, augreg_default(config), ignored_keys=ignored)
+    return ParsedCheckpoint("Google", config, rules, augreg_preprocess(config), ignored_keys=ignored)
 
 
 def _depths(raw: RawCheckpoint, stage: str) -> tuple[int, ...]:
-    """How many blocks each stage has; stages and blocks count from 1."""
+    """Blocks per stage; stages and blocks count from 1."""
     return tuple(raw.blocks(f"{stage}{number}/unit", "/") - 1 for number in range(1, raw.stages(stage, "/")))
 
 
@@ -111,7 +110,7 @@ def write_google(out: str | Path, model: ViT, preprocess: Preprocess, labels: Se
             f"pooling {c.pool!r}": c.pool != ("class" if c.class_token else "mean") or c.norm_after_pool,
             "LayerScale": c.layer_scale is not None,
             "normalised queries and keys": c.qk_norm,
-            other_epsilon(c): c.norm_eps != 1e-6,
+            unsupported_epsilon(c): c.norm_eps != 1e-6,
         }
     )
     if missing:
@@ -120,7 +119,7 @@ def write_google(out: str | Path, model: ViT, preprocess: Preprocess, labels: Se
 
 
 def _write_npz(out: Path, tensors: Mapping[str, Tensor]) -> Path:
-    """One file with these arrays, new or in the place of an earlier export."""
+    """Write one file with these arrays, which may replace an earlier export."""
     if out.suffix != ".npz":
         raise UserError(f"{out}: Google's format is one file; give a name that ends in .npz.")
     arrays: dict[str, Any] = {name: tensor.numpy() for name, tensor in tensors.items()}
@@ -131,7 +130,7 @@ def _write_npz(out: Path, tensors: Mapping[str, Tensor]) -> Path:
 
 
 def _vit_rules(c: ViTConfig, prefix: str = "", shapes: Mapping[str, tuple[int, ...]] | None = None) -> list[Rule]:
-    """shapes: of the file that is read."""
+    """shapes: of the tensors in the file that is read, if one is read."""
     d = c.width // c.heads
     heads_weight = TensorLayout(  # (D, h, d) each
         lambda w: [part.T.reshape(c.width, c.heads, d) for part in w.chunk(3)],
@@ -170,13 +169,13 @@ def _layer(
     weight: str,
     layout: TensorLayout | None = None,
     *,
-    bias: str = "bias",
     bias_layout: TensorLayout | None = None,
-    count: Callable[..., list[int]] | None = None,
+    renumber: Callable[..., list[int]] | None = None,
 ) -> list[Rule]:
+    bias = "beta" if weight == "gamma" else "bias"
     return [
-        Rule(f"{name}.weight", (f"{theirs}/{weight}",), layout, count=count),
-        Rule(f"{name}.bias", (f"{theirs}/{bias}",), bias_layout, count=count),
+        Rule(f"{name}.weight", (f"{theirs}/{weight}",), layout, renumber=renumber),
+        Rule(f"{name}.bias", (f"{theirs}/{bias}",), bias_layout, renumber=renumber),
     ]
 
 
@@ -189,12 +188,12 @@ def _stem_rules(stem: ResNetStem, prefix: str, shapes: Mapping[str, tuple[int, .
         convolutions[f"{block}conv{layer}"] = f"{unit}conv{layer}"
         norms[f"{block}norm{layer}"] = f"{unit}gn{layer}"
     rules = [
-        Rule(f"{name}.weight", (f"{theirs}/kernel",), _CONVOLUTION, count=_from_one)
+        Rule(f"{name}.weight", (f"{theirs}/kernel",), _CONVOLUTION, renumber=_one_based)
         for name, theirs in convolutions.items()
     ]
     for name, theirs in norms.items():  # some files keep them as (1, 1, 1, C)
-        layout = _FOUR_AXES if len(shapes.get(f"{prefix}{theirs.format(1, 1)}/scale", ())) == 4 else None
-        rules += _layer(name, theirs, "scale", layout, bias_layout=layout, count=_from_one)
+        layout = _VECTOR_4D if len(shapes.get(f"{prefix}{theirs.format(1, 1)}/scale", ())) == 4 else None
+        rules += _layer(name, theirs, "scale", layout, bias_layout=layout, renumber=_one_based)
     return rules
 
 
@@ -203,8 +202,8 @@ def read_google_bit(raw: RawCheckpoint) -> ParsedCheckpoint | None:
         return None
     height, width, inputs, outputs = raw.shape(_BIT_ROOT, 4)
     classes = raw.outputs("resnet/head/conv2d/bias")
-    config = bit_config(raw, (outputs, inputs, height, width), _depths(raw, "resnet/block"), classes, raw.size)
-    return ParsedCheckpoint("Google", config, _bit_rules(), bit_default(config))
+    config = bit_config(raw, (outputs, inputs, height, width), _depths(raw, "resnet/block"), classes, raw.image_size)
+    return ParsedCheckpoint("Google", config, _bit_rules(), augreg_preprocess(config))
 
 
 def write_google_bit(out: str | Path, model: BiT, preprocess: Preprocess, labels: Sequence[str], info: Any) -> Path:
@@ -218,14 +217,14 @@ def _bit_rules() -> list[Rule]:
     norms: list[Rule] = []
     for layer, letter in enumerate("abc", start=1):
         convolutions[f"{block}conv{layer}"] = f"{unit}{letter}/"
-        norms += _layer(f"{block}norm{layer}", f"{unit}{letter}/group_norm", "gamma", bias="beta", count=_from_one)
+        norms += _layer(f"{block}norm{layer}", f"{unit}{letter}/group_norm", "gamma", renumber=_one_based)
     return [
         Rule("stem.conv.weight", (_BIT_ROOT,), _CONVOLUTION),
-        *_layer("norm", "resnet/group_norm", "gamma", bias="beta"),
+        *_layer("norm", "resnet/group_norm", "gamma"),
         *_layer("head.fc", "resnet/head/conv2d", "kernel", _MATRIX_1X1),
         *norms,
         *(
-            Rule(f"{name}.weight", (f"{theirs}standardized_conv2d/kernel",), _CONVOLUTION, count=_from_one)
+            Rule(f"{name}.weight", (f"{theirs}standardized_conv2d/kernel",), _CONVOLUTION, renumber=_one_based)
             for name, theirs in convolutions.items()
         ),
     ]

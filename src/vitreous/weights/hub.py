@@ -12,18 +12,15 @@ PREFIX = "hf:"
 _DESCRIPTIONS = ["config.json", "preprocessor_config.json", "manifest.json", "README.md"]
 _WEIGHTS = ["model.safetensors", "model.safetensors.index.json", "model-*.safetensors"]
 
-_NOT_HERE = (
+_NOT_CACHED = (
     "not on this machine yet, and the hub cannot be asked (HF_HUB_OFFLINE is set, there is no network, or it answers "
     "with an error); get it once while online, or give a folder."
 )
-MAX_EXTRA_BYTES = 10_000  # beyond what was announced, before a download is ended
+MAX_EXTRA_BYTES = 10_000  # more than announced; then a download is aborted
 
 
 def fetch(name: str) -> Path:
-    """The folder of the hub's files on this machine; what is not there yet is downloaded.
-
-    `HF_HUB_OFFLINE=1` means that nothing is asked of the network, as everywhere with huggingface_hub.
-    """
+    """The folder of the hub's files in the local cache; missing files are downloaded unless HF_HUB_OFFLINE=1."""
     try:
         from huggingface_hub import constants, snapshot_download
         from huggingface_hub import errors as hub
@@ -34,16 +31,16 @@ def fetch(name: str) -> Path:
         ) from None
     repository, _, revision = name.removeprefix(PREFIX).partition("@")
     try:
-        for wanted in (_WEIGHTS, ["pytorch_model.bin"]):
+        for patterns in (_WEIGHTS, ["pytorch_model.bin"]):
             folder = Path(
                 snapshot_download(
                     repository,
                     revision=revision or None,
-                    allow_patterns=[*_DESCRIPTIONS, *wanted],
-                    tqdm_class=_watched_bar(),
+                    allow_patterns=[*_DESCRIPTIONS, *patterns],
+                    tqdm_class=_limited_progress_bar(),
                 )
             )
-            if any(fnmatch(path.name, pattern) for path in folder.iterdir() for pattern in wanted):
+            if any(fnmatch(path.name, pattern) for path in folder.iterdir() for pattern in patterns):
                 return folder
     except Exception as error:  # a server that answers nonsense makes its package raise anything, KeyError too
         text = " ".join(str(error).split())[:200] or type(error).__name__
@@ -52,24 +49,24 @@ def fetch(name: str) -> Path:
             hub.GatedRepoError: "its owner asks for consent first; give it on the hub, then log in there.",
             hub.RepositoryNotFoundError: "the hub has no such model, or it is private; check the name.",
             hub.RevisionNotFoundError: f"the model has no revision {revision!r}; check it.",
-            hub.LocalEntryNotFoundError: _NOT_HERE,
-            hub.OfflineModeIsEnabled: _NOT_HERE,
+            hub.LocalEntryNotFoundError: _NOT_CACHED,
+            hub.OfflineModeIsEnabled: _NOT_CACHED,
             Exception: f"could not be fetched ({text}); try again, or give a folder.",
         }
         raise UserError(f"{name}: {next(reasons[kind] for kind in reasons if isinstance(error, kind))}") from None
     if constants.HF_HUB_OFFLINE:  # then a snapshot is whatever happens to be here
-        raise UserError(f"{name}: {_NOT_HERE}")
+        raise UserError(f"{name}: {_NOT_CACHED}")
     raise UserError(
         f"{name}: neither model.safetensors nor pytorch_model.bin was found; give another model, or try again if the "
         "network was away."
     )
 
 
-def _watched_bar() -> type[Any]:
-    """The hub's own progress bar, which also ends a download of more bytes than were announced."""
+def _limited_progress_bar() -> type[Any]:
+    """The hub's progress bar, which aborts a download of more bytes than were announced."""
     from huggingface_hub.utils.tqdm import tqdm
 
-    class WatchedBar(tqdm):
+    class LimitedProgressBar(tqdm):
         received = 0
 
         def __init__(self, *args: Any, **options: Any) -> None:
@@ -82,4 +79,4 @@ def _watched_bar() -> type[Any]:
                 raise OSError(f"it sends more than the {self.total:,} bytes that it announced")
             return super().update(n)
 
-    return WatchedBar
+    return LimitedProgressBar

@@ -23,11 +23,11 @@ from vitreous.storage.files import new_folder, write_tensors
 from vitreous.weights.checkpoint import (
     ParsedCheckpoint,
     RawCheckpoint,
-    as_sides,
     check_agreement,
+    find_grid,
     first_true,
-    grid_for_count,
-    heads_for,
+    heads_for_width,
+    height_and_width,
 )
 from vitreous.weights.mapping import SPLIT_QKV, Rule, export_state, rename
 from vitreous.weights.processor import default_processor, from_processor, to_processor
@@ -47,7 +47,6 @@ _IGNORED = {"the pooler": "pooler.", "the decoder": "decoder.", "the mask token"
 
 
 def read_huggingface(raw: RawCheckpoint) -> ParsedCheckpoint | None:
-    """A model of one of the families, by its names; config.json says what they do not."""
     found = next((name for name in raw.tensors if name.endswith(_PROJECTION)), None)
     if found is None:
         return None
@@ -76,20 +75,16 @@ def read_huggingface(raw: RawCheckpoint) -> ParsedCheckpoint | None:
 
 
 def with_description(raw: RawCheckpoint, found: ParsedCheckpoint) -> ParsedCheckpoint:
-    """What the tensors tell, with preprocessing and labels of the files beside them.
-
-    Names of classes that `transformers` gives by itself are none.
-    """
+    """The checkpoint with the preprocessing and labels of the files beside it; LABEL_0, LABEL_1, ... are no labels."""
     read = None if raw.processor is None else partial(from_processor, raw.processor, found.config, raw.where)
     labels = (raw.config or {}).get("id2label") or {}
     names: Sequence[str] = check_value([labels[str(k)] for k in range(len(labels))], tuple[str, ...], "id2label")
     if all(name == f"LABEL_{k}" for k, name in enumerate(names)):
         names = ()
-    return found.described_by(raw, "preprocessor_config.json", read, names, "id2label")
+    return found.apply_description(raw, "preprocessor_config.json", read, names, "id2label")
 
 
 def _check_description(described: dict[str, Any], c: ViTConfig, raw: RawCheckpoint) -> None:
-    """Refuse a config.json that contradicts the tensors."""
     sizes: dict[str, Any] = {
         "hidden_size": c.width,
         "num_hidden_layers": c.depth,
@@ -98,7 +93,7 @@ def _check_description(described: dict[str, Any], c: ViTConfig, raw: RawCheckpoi
     }
     if c.layer_scale is None:
         sizes["intermediate_size"] = c.mlp_width
-    if raw.size is None and (image_size := as_sides(described.get("image_size"))):
+    if raw.image_size is None and (image_size := height_and_width(described.get("image_size"))):
         described = {**described, "image_size": image_size}
         sizes["image_size"] = c.image_size
     check_agreement(raw.where, {name: (described[name], size) for name, size in sizes.items() if name in described})
@@ -119,9 +114,9 @@ def _parse(kind: str, prefix: str, described: dict[str, Any], raw: RawCheckpoint
     dinov2 = kind.startswith("dinov2")
     positions = raw.shape(f"{prefix}embeddings.position_embeddings", 3)[1]
     prefix_tokens = 2 if kind == "deit" else 1
-    grid = grid_for_count(positions - prefix_tokens, patch, raw.size or as_sides(described.get("image_size")))
+    grid = find_grid(positions - prefix_tokens, patch, raw.image_size or height_and_width(described.get("image_size")))
     if grid is None:
-        raise raw.no_grid(positions)
+        raise raw.unknown_grid(positions)
     swiglu = f"{prefix}encoder.layer.0.mlp.weights_out.weight" in raw.tensors
     mlp = _mlp_modules(dinov2, swiglu)["mlp.fc2"]
     distilled = "cls_classifier.weight" in raw.tensors
@@ -131,7 +126,7 @@ def _parse(kind: str, prefix: str, described: dict[str, Any], raw: RawCheckpoint
     return ViTConfig(
         width=width,
         depth=raw.blocks(f"{prefix}encoder.layer."),
-        heads=raw.heads or described.get("num_attention_heads") or heads_for(width, raw.where),
+        heads=raw.heads or described.get("num_attention_heads") or heads_for_width(width, raw.where),
         mlp_width=raw.shape(f"{prefix}encoder.layer.0.{mlp}.weight", 2)[1],
         patch=patch,
         image_size=(grid[0] * patch, grid[1] * patch),
@@ -179,7 +174,7 @@ def write_huggingface(
 ) -> Path:
     """A folder that `from_pretrained` opens, model and image processor."""
     c = model.config
-    kind = _kind_for(c, info, str(out))
+    kind = _model_type_for(c, info, str(out))
     prefix = kind.removesuffix("_mae") + "." if c.classes else ""
     tensors = export_state(model.state_dict(), _rules(kind, c, prefix))
     if kind == "dinov2_with_registers":  # theirs always has one, which nothing reads but masked training
@@ -190,12 +185,12 @@ def write_huggingface(
 def write_folder(
     out: Path, config: dict[str, Any], labels: Sequence[str], preprocess: Preprocess, tensors: dict[str, Tensor]
 ) -> Path:
-    """A folder of theirs: config.json with the labels, preprocessor_config.json and the tensors."""
+    """Write config.json with the labels, preprocessor_config.json and the tensors."""
     processor = to_processor(preprocess, str(out))
     if labels:
         config = config | {
             "id2label": {str(k): label for k, label in enumerate(labels)},
-            "label2id": {name: k for k, name in enumerate(_numbered_apart(labels))},
+            "label2id": {name: k for k, name in enumerate(_unique_labels(labels))},
         }
     with new_folder(out) as folder:
         (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
@@ -204,7 +199,7 @@ def write_folder(
     return out
 
 
-def _kind_for(c: ViTConfig, info: dict[str, Any], where: str) -> str:
+def _model_type_for(c: ViTConfig, info: dict[str, Any], where: str) -> str:
     """The model type that can express this model."""
     odd = {
         "no class token": not c.class_token,
@@ -268,8 +263,8 @@ def _config(kind: str, c: ViTConfig) -> dict[str, Any]:
     return config | ({"num_register_tokens": c.registers} if c.registers else {"use_mask_token": False})
 
 
-def _numbered_apart(labels: Sequence[str]) -> list[str]:
-    """The labels, but where several classes have one name, each with its number: "crane (134)", "crane (517)"."""
+def _unique_labels(labels: Sequence[str]) -> list[str]:
+    """The labels; a name of several classes gets their numbers: "crane (134)", "crane (517)"."""
     counts, names = Counter(labels), []
     for k, name in enumerate(labels):
         if counts[name] > 1:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from vitreous.arguments import shown
 from vitreous.config.bit import BiTConfig
 from vitreous.config.data import Preprocess
 from vitreous.config.efficientnet import EfficientNetConfig
@@ -14,12 +15,12 @@ from vitreous.errors import UserError
 from vitreous.weights.checkpoint import (
     ParsedCheckpoint,
     RawCheckpoint,
-    as_sides,
+    augreg_preprocess,
     bit_config,
-    bit_default,
     check_agreement,
     first_true,
-    imagenet_default,
+    height_and_width,
+    imagenet_preprocess,
 )
 from vitreous.weights.huggingface import with_description, write_folder
 from vitreous.weights.mapping import Rule, export_state, rename
@@ -30,12 +31,13 @@ if TYPE_CHECKING:
 
 _BIT_ROOT = "embedder.convolution.weight"
 _EFFICIENTNET_STEM = "embeddings.convolution.weight"
+_BIT_FIXED = {"layer_type": "preactivation", "hidden_act": "relu", "global_padding": None, "num_groups": 32}
 
 
 def _parsed(raw: RawCheckpoint, config: BiTConfig | EfficientNetConfig, rules: list[Rule]) -> ParsedCheckpoint:
-    usual = bit_default(config) if isinstance(config, BiTConfig) else imagenet_default(config)
+    usual = augreg_preprocess(config) if isinstance(config, BiTConfig) else imagenet_preprocess(config)
     found = with_description(raw, ParsedCheckpoint("Hugging Face", config, rules, usual))
-    return replace(found, config=replace(config, image_size=raw.size or found.preprocess.size))
+    return replace(found, config=replace(config, image_size=raw.image_size or found.preprocess.size))
 
 
 def read_huggingface_bit(raw: RawCheckpoint) -> ParsedCheckpoint | None:
@@ -43,30 +45,21 @@ def read_huggingface_bit(raw: RawCheckpoint) -> ParsedCheckpoint | None:
     prefix, described = "" if root is None else root.removesuffix(_BIT_ROOT), raw.config or {}
     if root is None or f"{prefix}encoder.stages.0.layers.0.norm1.weight" not in raw.tensors:
         return None
-    unknown = first_true(
-        {
-            f"layer_type {described.get('layer_type')!r}": described.get("layer_type", "preactivation")
-            != "preactivation",
-            f"hidden_act {described.get('hidden_act')!r}": described.get("hidden_act", "relu") != "relu",
-            f"global_padding {described.get('global_padding')!r}": described.get("global_padding") is not None,
-            "embedding_dynamic_padding": bool(described.get("embedding_dynamic_padding")),
-            f"num_groups {described.get('num_groups')}": described.get("num_groups", 32) != 32,
-            f"output_stride {described.get('output_stride')}": described.get("output_stride", 32) < 32,
-        }
-    )
-    if unknown:
-        raise UserError(
-            f"{raw.where}: config.json beside it asks for {unknown}, which no BiT here has; give another model."
-        )
+    for name, usual in (_BIT_FIXED | {"embedding_dynamic_padding": False, "output_stride": 32}).items():
+        if (value := described.get(name, usual)) != usual:
+            asked = f"{name} {shown(value)}"
+            raise UserError(
+                f"{raw.where}: config.json beside it asks for {asked}, which no BiT here has; give another model."
+            )
     depths = raw.depths(f"{prefix}encoder.stages.", "layers.")
-    config = bit_config(raw, raw.shape(root, 4), depths, raw.outputs("classifier.1.bias"), raw.size)
+    config = bit_config(raw, raw.shape(root, 4), depths, raw.outputs("classifier.1.bias"), raw.image_size)
     sizes = _bit_sizes(config)
     check_agreement(raw.where, {name: (described[name], size) for name, size in sizes.items() if name in described})
     return _parsed(raw, config, _bit_rules(prefix))
 
 
 def _bit_sizes(c: BiTConfig) -> dict[str, Any]:
-    """What their config.json says and the tensors show too."""
+    """The fields of their config.json that the tensors show too."""
     return {"num_channels": c.channels, "embedding_size": c.root_width, "depths": list(c.depths)}
 
 
@@ -89,10 +82,7 @@ def write_huggingface_bit(
         "model_type": "bit",
         **_bit_sizes(c),
         "hidden_sizes": list(c.stage_widths),
-        "layer_type": "preactivation",
-        "hidden_act": "relu",
-        "global_padding": None,
-        "num_groups": 32,
+        **_BIT_FIXED,
         "width_factor": 1,
         "dtype": "float32",
     }
@@ -107,11 +97,11 @@ def read_huggingface_efficientnet(raw: RawCheckpoint) -> ParsedCheckpoint | None
         return None
     if not {"width_coefficient", "depth_coefficient"} <= set(described):
         raise UserError(f"{raw.where}: the config.json that tells an EfficientNet's width and depth is not beside it.")
-    size = as_sides(described.get("image_size"))
+    size = height_and_width(described.get("image_size"))
     config = EfficientNetConfig(
         width=described["width_coefficient"],
         depth=described["depth_coefficient"],
-        image_size=raw.size or size or (224, 224),
+        image_size=raw.image_size or size or (224, 224),
         channels=raw.shape(stem, 4)[1],
         classes=raw.outputs("classifier.bias"),
         norm_eps=described.get("batch_norm_eps", 1e-3),
@@ -132,7 +122,7 @@ _FIXED = (
     *("hidden_dim", "hidden_act", "strides", "kernel_sizes", "expand_ratios", "out_channels", "num_block_repeats"),
     "depthwise_padding",
 )
-"""Fields of theirs that are alike in every EfficientNet, or follow from its width and its images' size."""
+"""Fields of their config.json that every EfficientNet shares, or that follow from its width and image size."""
 _SQUEEZE = {"se.conv_reduce": "squeeze_excite.reduce", "se.conv_expand": "squeeze_excite.expand"}
 _PLAIN_BLOCK = {
     "conv_dw": "depthwise_conv.depthwise_conv",
@@ -163,7 +153,6 @@ def _efficientnet_rules(c: EfficientNetConfig, prefix: str) -> list[Rule]:
 
 
 def efficientnet_config(c: EfficientNetConfig) -> dict[str, Any]:
-    """Their config.json."""
     base, (height, width) = EfficientNetConfig().stages, c.image_size
     return {
         "architectures": ["EfficientNetForImageClassification" if c.classes else "EfficientNetModel"],
@@ -189,7 +178,7 @@ def efficientnet_config(c: EfficientNetConfig) -> dict[str, Any]:
 
 
 def _odd_inputs(c: EfficientNetConfig, side: int) -> list[int]:
-    """The blocks that halve a map of an odd side, which theirs pads on both sides and must be told."""
+    """The blocks that halve a map of an odd side: transformers pads these on both sides, and must be told."""
     found, block, side = [], 0, -(-side // 2)
     for stage in c.stages:
         if stage.stride == 2:

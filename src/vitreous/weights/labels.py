@@ -19,19 +19,17 @@ from typing import Any, Literal
 from vitreous.errors import UserError
 from vitreous.inputs import parse_json, read_text
 
-IMAGENET = 1000
-"""A classifier of so many outputs is ImageNet's, unless somebody says otherwise."""
+IMAGENET = 1000  # a classifier with this number of outputs is assumed to be ImageNet's
 MIN_IMAGENET_FRACTION = 0.98
-"""Of labels that must be ImageNet's in their places: lists differ in a few names, such as the two cranes."""
+"""Fraction of labels that must match ImageNet's: lists differ in a few names, such as the two cranes."""
 SUBSETS = {
     "ff8c384504d3ec59dd70537e83c7ed3dfa0debb07210febc47b58c136a443706": "ImageNet-A",
     "354baa0a46566aa68cee6a8093d8de471b7d45a1004b81a95c6210f757ad3740": "ImageNet-R",
 }
-"""Datasets of some classes whose papers choose the answer among these: the SHA-256 of their WordNet ids, sorted and
-with a space between."""
+"""Datasets whose papers restrict predictions to their own classes, by SHA-256 of their sorted WordNet ids, joined by
+spaces."""
 
-Naming = Literal["WordNet ids", "class numbers", "names"]
-"""What people call ImageNet's classes by."""
+Naming = Literal["WordNet ids", "class numbers", "names"]  # how a dataset names ImageNet's classes
 
 
 def imagenet_names() -> tuple[str, ...]:
@@ -49,8 +47,8 @@ def _lines(file: str) -> tuple[str, ...]:
     return tuple(lzma.decompress(Path(__file__).with_name(file).read_bytes()).decode().splitlines())
 
 
-def repeated_names(names: Sequence[str]) -> str | None:
-    """What is said of names that several classes have; None if there are none."""
+def duplicate_names_note(names: Sequence[str]) -> str | None:
+    """A note about names that several classes have; None if there are none."""
     several = [name for name, count in Counter(names).items() if count > 1]
     if not several:
         return None
@@ -70,20 +68,17 @@ def read_labels(path: str | Path) -> tuple[str, ...]:
         return _checked(path, [line.strip() for line in text.strip().splitlines()])
     found = parse_json(text, path)
     try:
-        names = _from_json(found)
+        if isinstance(found, dict):
+            found = [found[str(number)] for number in range(len(found))]
+        elif not isinstance(found, list):
+            raise TypeError
+        else:
+            found = [one if isinstance(one, str) else str(one[1]) for one in found]
     except (ValueError, TypeError, KeyError, IndexError):
         raise UserError(
             f"{path}: not a list of names, of [id, name] pairs, nor an object from number to name; mend it."
         ) from None
-    return _checked(path, names)
-
-
-def _from_json(found: Any) -> list[Any]:
-    if isinstance(found, dict):
-        return [found[str(number)] for number in range(len(found))]
-    if not isinstance(found, list):
-        raise TypeError
-    return [one if isinstance(one, str) else str(one[1]) for one in found]
+    return _checked(path, found)
 
 
 def _checked(path: Path, names: list[Any]) -> tuple[str, ...]:
@@ -93,7 +88,7 @@ def _checked(path: Path, names: list[Any]) -> tuple[str, ...]:
 
 
 def is_imagenet(labels: Sequence[str]) -> bool:
-    """Whether a classifier's labels are ImageNet's, in its order: ids, or names as one list or another has them."""
+    """Whether a classifier's labels are ImageNet's in its order: WordNet ids, or names up to small differences."""
     if len(labels) != IMAGENET:
         return False
     matches = [
@@ -104,16 +99,16 @@ def is_imagenet(labels: Sequence[str]) -> bool:
 
 
 def class_numbers(names: Collection[str]) -> tuple[Naming, dict[str, int]] | None:
-    """What kind of names these are, and the number of the class that each stands for; None if one stands for none.
+    """The kind of these names, and the class number of each; None if one is not ImageNet's.
 
-    A name that stands for several classes is an error.
+    A name of several classes is an error.
     """
     if all(re.fullmatch(r"0|[1-9]\d{0,2}", name) for name in names):
         return "class numbers", {name: int(name) for name in names}
     by_id = {synset: number for number, synset in enumerate(imagenet_synsets())}
     if all(name in by_id for name in names):
         return "WordNet ids", {name: by_id[name] for name in names}
-    by_name = {name: _named(name) for name in names}
+    by_name = {name: _numbers_of(name) for name in names}
     if not all(by_name.values()):
         return None
     for name, numbers in by_name.items():
@@ -124,20 +119,19 @@ def class_numbers(names: Collection[str]) -> tuple[Naming, dict[str, int]] | Non
 
 
 def subset_name(numbers: Collection[int]) -> str | None:
-    """The dataset that has exactly these classes and is judged among them, "ImageNet-A" or "ImageNet-R"."""
+    """The dataset with exactly these classes, "ImageNet-A" or "ImageNet-R"; None if there is none."""
     ids = " ".join(imagenet_synsets()[number] for number in sorted(numbers))
     return SUBSETS.get(sha256(ids.encode()).hexdigest())
 
 
-def _named(name: str) -> tuple[int, ...]:
-    """The classes of this name; capitals count where they alone tell a Cardigan, the dog, from a cardigan."""
+def _numbers_of(name: str) -> tuple[int, ...]:
+    """The classes of this name; capitals count if they tell two apart: a Cardigan is a dog, a cardigan is not."""
     exact, plain = _numbers_by_name()
     return exact.get(_short(name)) or plain.get(_plain(name), ())
 
 
 @cache
 def _numbers_by_name() -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[int, ...]]]:
-    """The numbers of classes by their short names, and by their plain ones."""
     exact: dict[str, tuple[int, ...]] = {}
     plain: dict[str, tuple[int, ...]] = {}
     for number, name in enumerate(imagenet_names()):
@@ -147,12 +141,12 @@ def _numbers_by_name() -> tuple[dict[str, tuple[int, ...]], dict[str, tuple[int,
 
 
 def _plain(name: str) -> str:
-    """A name as lists agree on it: "Persian_cat" and "Persian cat, Felis catus" are "persian cat"."""
+    """The normalised name: "Persian_cat" and "Persian cat, Felis catus" are "persian cat"."""
     return _short(name).lower()
 
 
 def _short(name: str) -> str:
-    """The same with its capitals; some names are told from others by what follows their comma."""
+    """The same with its capitals; some names need what follows their comma."""
     whole = " ".join(name.replace("_", " ").split())
     return whole if whole.lower() in _with_comma() else whole.split(",")[0]
 

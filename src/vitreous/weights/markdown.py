@@ -8,8 +8,7 @@ import unicodedata
 _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 """Unicode's categories of what has no shape of its own: control characters, marks that turn the direction of writing,
 halves of characters, ends of lines."""
-_JOINERS = "\u200c\u200d"
-"""They belong to Persian words and to emoji."""
+_JOINERS = "\u200c\u200d"  # they belong to Persian words and to emoji
 _MAX_LENGTH = 200
 
 

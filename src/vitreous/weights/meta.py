@@ -1,7 +1,7 @@
 """The files that Meta's repositories publish: DeiT, DINO, DINOv2 and MAE.
 
-All of them follow timm's names, with small changes and with much beside the model: heads of self-supervision, decoders,
-the student of a teacher. What is not the model is ignored by name, and a note says so.
+They use timm's names with small changes. Tensors beside the model, such as self-supervised heads and decoders, are
+ignored by name, and a note lists them.
 """
 
 from __future__ import annotations
@@ -9,20 +9,20 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from vitreous.weights.checkpoint import ParsedCheckpoint, RawCheckpoint, imagenet_default
+from vitreous.weights.checkpoint import ParsedCheckpoint, RawCheckpoint, imagenet_preprocess
 from vitreous.weights.mapping import rename
-from vitreous.weights.timm import CORE, has_backbone, is_timm, recognise
+from vitreous.weights.timm import VIT_TENSORS, has_backbone, infer_vit_config, is_timm
 
 _BACKBONE = "backbone."
-_ENTRIES = ("model", "model_ema", "teacher", "student")  # under which their files keep the model
+_ENTRIES = ("model", "model_ema", "teacher", "student")  # of their files, which hold the model
 _IGNORED = {
     "the decoder": re.compile(r"decoder_"),
     "the self-supervised head": re.compile(r"(head|dino_head|ibot_head)\."),
     "the mask token": re.compile(r"mask_token$"),
 }
-# One of these is in a .safetensors file that is not just timm's.
+# One of these is in each .safetensors file that is not timm's.
 _MARKS = re.compile(r"backbone\.|decoder_|mask_token|register_tokens|\.w12\.|\.gamma_|blocks\.\d+\.\d")
-# Their names, and ours. DINOv2 trains with blocks in chunks, in which a block keeps its own number.
+# Their names, and ours. DINOv2 trains with blocks in chunks: blocks.CHUNK.BLOCK.
 _RENAMED = (
     (re.compile(r"^blocks\.\d+\.(\d+)\."), r"blocks.\1."),
     (re.compile(r"^register_tokens$"), "reg_token"),
@@ -33,7 +33,6 @@ _RENAMED = (
 
 
 def read_meta(raw: RawCheckpoint) -> ParsedCheckpoint | None:
-    """One of the four by its names, and by where in the file it is."""
     if has_backbone(raw) or (raw.kind == "safetensors" and not _MARKS.search("\n".join(raw.tensors))):
         return None
     prefix = _BACKBONE if any(name.startswith(_BACKBONE) for name in raw.tensors) else ""
@@ -51,7 +50,7 @@ def read_meta(raw: RawCheckpoint) -> ParsedCheckpoint | None:
         for pattern, own_name in _RENAMED:
             bare = pattern.sub(own_name, bare)
         theirs[bare if belongs else name] = name
-    if not set(CORE) <= set(theirs):
+    if not set(VIT_TENSORS) <= set(theirs):
         return None
     renamed = any(old != prefix + name for name, old in theirs.items())
     if is_timm(raw.config) and not (prefix or ignored or renamed):
@@ -59,12 +58,14 @@ def read_meta(raw: RawCheckpoint) -> ParsedCheckpoint | None:
     flat_backbone = raw.kind == "torch" and "head.weight" not in theirs
     if not (prefix or ignored or renamed or flat_backbone or raw.entry in _ENTRIES):
         return None
-    config, heads_assumed = recognise(replace(raw, tensors={name: raw.tensors[old] for name, old in theirs.items()}))
+    config, heads_assumed = infer_vit_config(
+        replace(raw, tensors={name: raw.tensors[old] for name, old in theirs.items()})
+    )
     family = _family(set(theirs), "the decoder" in ignored, raw, prefix)
     if family.startswith("DINO"):
         config = replace(config, position_resampling="bicubic" if config.registers else "bicubic-plain")
     rules = rename({name: old for name, old in theirs.items() if "*" not in name})
-    usual = imagenet_default(config, family)
+    usual = imagenet_preprocess(config, family)
     return ParsedCheckpoint(family, config, rules, usual, ignored_keys=ignored, heads_assumed=heads_assumed)
 
 

@@ -10,14 +10,11 @@ from vitreous.config.model import ModelConfig, ViTConfig
 from vitreous.errors import UserError
 from vitreous.weights.checkpoint import IMAGENET_MEAN, IMAGENET_STD, first_true
 
-# Their numbers are Pillow's.
-_RESAMPLE: dict[int, Interpolation] = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
-_SHORT_SIDE = ("BitImageProcessor", "CLIPImageProcessor")
-"""Those to which a plain number as size means the short side."""
+_RESAMPLE: dict[int, Interpolation] = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers
+_SHORT_SIDE = ("BitImageProcessor", "CLIPImageProcessor")  # for them a single number as size is the short side
 
 
 def from_processor(processor: dict[str, Any], config: ModelConfig, where: str) -> Preprocess:
-    """What theirs does to an image."""
     size, crop = processor.get("size") or {}, processor.get("crop_size")
     kind = str(processor.get("image_processor_type", processor.get("feature_extractor_type", ""))).removesuffix("Fast")
     if isinstance(size, int):
@@ -31,7 +28,7 @@ def from_processor(processor: dict[str, Any], config: ModelConfig, where: str) -
     resized = (size["height"], size["width"]) if "height" in size else (size.get("shortest_edge", seen[0]),) * 2
     factor = processor.get("rescale_factor", 1 / 255)
     resample = processor.get("resample", 2 if kind.startswith("ViT") else 3)
-    fraction = _crop_of(seen, resized)
+    fraction = _crop_fraction(seen, resized)
     normalised = processor.get("do_normalize", True)
     odd = {
         f"size {size} with crop {crop}": fraction is None,
@@ -50,7 +47,7 @@ def from_processor(processor: dict[str, Any], config: ModelConfig, where: str) -
     assert fraction is not None
     mean, std = (0.0,) * config.channels, (1.0,) * config.channels
     if normalised:
-        mean, std = (_channels(processor[name], config.channels) for name in ("image_mean", "image_std"))
+        mean, std = (_per_channel(processor[name], config.channels) for name in ("image_mean", "image_std"))
     if kind == "EfficientNetImageProcessor" and processor.get("include_top", True):  # it divides twice
         std = tuple(value * value for value in std)
     uneven = any((whole - part) % 2 for whole, part in zip(resized, seen, strict=True))
@@ -64,8 +61,8 @@ def from_processor(processor: dict[str, Any], config: ModelConfig, where: str) -
     )
 
 
-def _crop_of(seen: tuple[int, int], resized: tuple[int, int]) -> float | None:
-    """The crop that makes `resized` of `seen` again, which is rounded down on either side; None if there is none."""
+def _crop_fraction(seen: tuple[int, int], resized: tuple[int, int]) -> float | None:
+    """The fraction for which seen / fraction, rounded down, is `resized` on both sides; None if there is none."""
     pairs = list(zip(seen, resized, strict=True))
     crop = min(size / side for size, side in pairs)
     for tried in (crop, math.nextafter(crop, 0)):
@@ -75,7 +72,7 @@ def _crop_of(seen: tuple[int, int], resized: tuple[int, int]) -> float | None:
 
 
 def to_processor(preprocess: Preprocess, where: str) -> dict[str, Any]:
-    """The processor that does the same. The centre of theirs may lie a pixel further to the upper left."""
+    """The processor that does the same, but for its crop, which may lie a pixel further to the upper left."""
     height, width = preprocess.size
     rows, columns = preprocess.resized
     cropped = preprocess.crop < 1
@@ -108,7 +105,7 @@ def to_processor(preprocess: Preprocess, where: str) -> dict[str, Any]:
 
 
 def default_processor(kind: str, config: ViTConfig) -> dict[str, Any]:
-    """What a family's folders usually hold, for one that holds none."""
+    """The usual processor of a family, for a folder without one."""
     height, width = config.image_size
     half = [0.5] * config.channels
     mean, std = (list(IMAGENET_MEAN), list(IMAGENET_STD)) if config.channels == 3 else (half, half)
@@ -125,7 +122,7 @@ def default_processor(kind: str, config: ViTConfig) -> dict[str, Any]:
     return {**cropped, "image_mean": mean, "image_std": std}
 
 
-def _channels(value: Any, channels: int) -> tuple[float, ...]:
-    """One number per channel, of a list or of one number for all."""
+def _per_channel(value: Any, channels: int) -> tuple[float, ...]:
+    """One number per channel, from a list or from one number for all."""
     numbers = tuple(float(number) for number in value) if isinstance(value, list) else (float(value),)
     return numbers * channels if len(numbers) == 1 else numbers

@@ -13,17 +13,17 @@ from vitreous.errors import UserError
 from vitreous.inputs import reason
 from vitreous.storage.manifest import has_manifest, restore_folder
 from vitreous.weights import hub
-from vitreous.weights.bundle import WEIGHTS, Bundle, check_parts, check_whole, is_bundle, load_bundle
+from vitreous.weights.bundle import WEIGHTS, Bundle, check_consistent, check_files, is_bundle, load_bundle
 from vitreous.weights.checkpoint import describe
 from vitreous.weights.formats import parse_checkpoint
-from vitreous.weights.labels import IMAGENET, imagenet_names, repeated_names
+from vitreous.weights.labels import IMAGENET, duplicate_names_note, imagenet_names
 from vitreous.weights.mapping import build_model
-from vitreous.weights.reading import no_entry, read_raw
+from vitreous.weights.reading import read_raw, unknown_entry
 
-EXAMPLE = "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic"
-FIELDS = ("mean", "std", "crop", "interpolation", "size", "resize")
-NEEDED_FIELDS = frozenset({"mean", "std", "crop", "interpolation"})
-"""What must be given where the source's own preprocessing cannot be followed."""
+PREPROCESS_EXAMPLE = "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic"
+PREPROCESS_FIELDS = ("mean", "std", "crop", "interpolation", "size", "resize")
+REQUIRED_FIELDS = frozenset({"mean", "std", "crop", "interpolation"})
+"""What must be given if the source's own preprocessing cannot be followed."""
 
 log = logging.getLogger("vitreous")
 
@@ -46,17 +46,17 @@ def open_weights(
     entry: which model of a training file that holds several, by its name there; None for the averaged one.
     """
     path = hub.fetch(str(source)) if str(source).startswith(hub.PREFIX) else Path(source)
-    _check_name(path)
+    _check_path(path)
     if path.name == WEIGHTS and path.is_file() and (is_bundle(path.parent) or has_manifest(path.parent)):
         path = path.parent
-    if _is_ours(path):
+    if _is_bundle_or_run(path):
         if entry is not None:
-            raise no_entry(path, entry)
+            raise unknown_entry(path, entry)
         bundle, assumed = load_bundle(path), None
         _check_heads(bundle.model.config, heads, path)
         bundle = with_preprocess(bundle, preprocess)
     else:
-        bundle, assumed = _open_foreign(path, preprocess, heads, entry)
+        bundle, assumed = _open_checkpoint(path, preprocess, heads, entry)
     for note in bundle.notes:
         log.info(note)
     if assumed is None:
@@ -65,8 +65,8 @@ def open_weights(
     return replace(bundle, notes=(*bundle.notes, assumed))
 
 
-def _check_name(path: Path) -> None:
-    """Refuse a name that no file can have, or that leads round in circles; whether something is there comes later."""
+def _check_path(path: Path) -> None:
+    """Refuse an invalid name or a circle of links; whether something exists is checked later."""
     try:
         path.stat()
     except FileNotFoundError:
@@ -76,22 +76,23 @@ def _check_name(path: Path) -> None:
 
 
 def with_preprocess(bundle: Bundle, preprocess: Preprocess | str | None) -> Bundle:
-    """The bundle with another preprocessing, or with the fields that a text names changed."""
+    """The bundle with another preprocessing; a text overrides only the fields that it names."""
     if preprocess is None:
         return bundle
-    channels, where = bundle.model.config.channels, bundle.path or "the model"
+    channels = bundle.model.config.channels
     if isinstance(preprocess, str):
         preprocess = parse_preprocess(preprocess, bundle.preprocess, channels)
-    if preprocess.channels != channels:
-        raise _other_channels(where, channels)
-    return replace(bundle, preprocess=preprocess)
+    bundle = replace(bundle, preprocess=preprocess)
+    _check_channels(bundle, bundle.path or "the model")
+    return bundle
 
 
-def _other_channels(where: object, channels: int) -> UserError:
-    return UserError(
-        f"{where}: takes images of {channels} channel{'s' * (channels > 1)}; give as many numbers in mean and in "
-        "std, or one: preprocess='mean=0.5,std=0.5'."
-    )
+def _check_channels(bundle: Bundle, where: object) -> None:
+    if bundle.preprocess.channels != (channels := bundle.model.config.channels):
+        raise UserError(
+            f"{where}: takes images of {channels} channel{'s' * (channels > 1)}; give as many "
+            "numbers in mean and in std, or one: preprocess='mean=0.5,std=0.5'."
+        )
 
 
 def _check_heads(config: ModelConfig, heads: int | None, where: object) -> None:
@@ -103,8 +104,8 @@ def _check_heads(config: ModelConfig, heads: int | None, where: object) -> None:
         raise UserError(f"{where}: says itself that it has {config.heads} heads, not {heads}; leave heads out.")
 
 
-def _is_ours(path: Path) -> bool:
-    """Whether this is a bundle, or a run with one; of a path with nothing there, `load_bundle` says so."""
+def _is_bundle_or_run(path: Path) -> bool:
+    """Whether this is a bundle or a run folder; `load_bundle` refuses a path where nothing exists."""
     restore_folder(path)
     restore_folder(path / "bundle")
     if path.is_dir():
@@ -112,15 +113,17 @@ def _is_ours(path: Path) -> bool:
     return not path.exists() and not path.suffix
 
 
-def _open_foreign(
+def _open_checkpoint(
     path: Path, preprocess: Preprocess | str | None, heads: int | None, entry: str | None
 ) -> tuple[Bundle, str | None]:
     """The model of another project's file, and a warning if its preprocessing had to be assumed."""
-    exported = check_whole(path, ("preprocessor_config.json",)) if has_manifest(path) else ()
-    given = _given_fields(preprocess)
+    optional = ("config.json", "preprocessor_config.json")
+    exported = check_files(path, (WEIGHTS,), optional) if has_manifest(path) else ()
+    given = set() if preprocess is None else set(PREPROCESS_FIELDS)
     size = preprocess.size if isinstance(preprocess, Preprocess) else None
-    if isinstance(preprocess, str) and "size" in given:
-        size = parse_preprocess(preprocess, Preprocess()).size
+    if isinstance(preprocess, str):
+        given = {part.partition("=")[0].strip() for part in preprocess.split(",")}
+        size = parse_preprocess(preprocess, Preprocess()).size if "size" in given else None
     raw = read_raw(path, size, heads, entry)
     found = parse_checkpoint(raw)
     _check_heads(found.config, heads, raw.where)
@@ -131,12 +134,12 @@ def _open_foreign(
     if raw.ignored or found.ignored_keys:
         others = [f"{what} ({_tensors(len(names))})" for what, names in found.ignored_keys.items()]
         others += [f"{name} ({_tensors(count)})" if count else name for name, count in raw.ignored.items()]
-        other = f" (vitreous import --entry {'|'.join(raw.models)} takes another)" if raw.models else ""
+        other = f" (vitreous import --entry {'|'.join(raw.other_models)} takes another)" if raw.other_models else ""
         taken = f"the model is its entry {raw.entry!r}{other}; " if raw.entry else ""
         notes.append(f"{taken}ignored: {', '.join(others)}")
     notes = [*(f"{raw.where}: {note}" for note in (*notes, *found.notes)), *exported]
-    if found.problem is not None and not given >= NEEDED_FIELDS:
-        raise UserError(f"{found.problem}; say the preprocessing whole: preprocess='{EXAMPLE}'.")
+    if found.preprocess_error is not None and not given >= REQUIRED_FIELDS:
+        raise UserError(f"{found.preprocess_error}; say the preprocessing whole: preprocess='{PREPROCESS_EXAMPLE}'.")
     classes = found.config.classes
     labels = found.labels or (imagenet_names() if classes == IMAGENET else tuple(map(str, range(classes))))
     if not found.labels and classes == IMAGENET:
@@ -144,15 +147,14 @@ def _open_foreign(
             f"{raw.where}: names no classes; its {IMAGENET:,} outputs are taken to be ImageNet's, from {labels[0]} to "
             f"{labels[-1]} (vitreous import --labels FILE gives others)"
         )
-    if repeated := repeated_names(labels):
+    if repeated := duplicate_names_note(labels):
         notes.append(f"{raw.where}: {repeated}")
     numbered = not found.labels and classes != IMAGENET
     info = {"imported": str(path), "family": found.family, "notes": notes, "numbered": numbered}
     bundle = with_preprocess(Bundle(model, found.preprocess, labels, info, path, tuple(notes)), preprocess)
-    if bundle.preprocess.channels != found.config.channels:
-        raise _other_channels(raw.where, found.config.channels)
-    check_parts(found.config, bundle.preprocess, labels, raw.where)
-    if not found.assumed or {"mean", "std"} <= given:
+    _check_channels(bundle, raw.where)
+    check_consistent(found.config, bundle.preprocess, labels, raw.where)
+    if not found.preprocess_assumed or {"mean", "std"} <= given:
         return bundle, None
     return bundle, (
         f"{raw.where}: does not say how its images were prepared; taken is what is usual for {found.family}: "
@@ -162,13 +164,6 @@ def _open_foreign(
 
 def _tensors(count: int) -> str:
     return f"{count} tensor{'s' * (count > 1)}"
-
-
-def _given_fields(preprocess: Preprocess | str | None) -> set[str]:
-    """The fields of a preprocessing that a person gave."""
-    if isinstance(preprocess, str):
-        return {part.partition("=")[0].strip() for part in preprocess.split(",")}
-    return set() if preprocess is None else set(FIELDS)
 
 
 def preprocess_text(preprocess: Preprocess) -> str:
@@ -188,7 +183,7 @@ def preprocess_text(preprocess: Preprocess) -> str:
 def parse_preprocess(text: str, base: Preprocess, channels: int | None = None) -> Preprocess:
     """`base` with the fields that the text names: "mean=0.485,0.456,0.406,std=0.229,0.224,0.225,size=224x160".
 
-    One number for mean or std stands for all channels: so many, or as many as `base` has.
+    One number for mean or std stands for all channels: `channels`, or as many as `base` has.
     """
     fields: dict[str, list[str]] = {}
     name = ""
@@ -196,32 +191,33 @@ def parse_preprocess(text: str, base: Preprocess, channels: int | None = None) -
         if "=" in part:
             name, _, part = (side.strip() for side in part.partition("="))
             fields[name] = []
-        if name not in FIELDS:
+        if name not in PREPROCESS_FIELDS:
             raise UserError(
-                f"preprocess {text!r}: {name or part!r} is not one of {', '.join(FIELDS)}; "
-                f"write for example '{EXAMPLE}'."
+                f"preprocess {text!r}: {name or part!r} is not one of {', '.join(PREPROCESS_FIELDS)}; "
+                f"write for example '{PREPROCESS_EXAMPLE}'."
             )
         fields[name].append(part)
-    changes: dict[str, object] = {}
+    overrides: dict[str, object] = {}
     try:
         for name, values in fields.items():
             if name in ("mean", "std"):
                 numbers = tuple(float(value) for value in values)
-                changes[name] = numbers * (channels or base.channels) if len(numbers) == 1 else numbers
+                overrides[name] = numbers * (channels or base.channels) if len(numbers) == 1 else numbers
             elif len(values) != 1:
                 raise ValueError
             elif name == "crop":
-                changes[name] = float(values[0])
+                overrides[name] = float(values[0])
             elif name == "size":
                 height, _, width = values[0].partition("x")
-                changes[name] = (int(height), int(width or height))
+                overrides[name] = (int(height), int(width or height))
             else:
-                changes[name] = values[0]
+                overrides[name] = values[0]
     except ValueError:
+        given = f"{name}={','.join(fields[name])}"
         raise UserError(
-            f"preprocess {text!r}: {name}={','.join(fields[name])} cannot be read; write for example '{EXAMPLE}'."
+            f"preprocess {text!r}: {given} cannot be read; write for example '{PREPROCESS_EXAMPLE}'."
         ) from None
     try:
-        return replace(base, **changes)  # type: ignore[arg-type]
+        return replace(base, **overrides)  # type: ignore[arg-type]
     except UserError as error:
         raise UserError(f"preprocess {text!r}: {error}") from None

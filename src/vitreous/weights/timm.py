@@ -24,20 +24,18 @@ from vitreous.weights.checkpoint import (
     BACKBONE,
     ParsedCheckpoint,
     RawCheckpoint,
-    as_sides,
-    augreg_default,
+    augreg_preprocess,
     bit_config,
-    bit_default,
     check_agreement,
-    grid_for_count,
-    heads_for,
-    imagenet_default,
+    find_grid,
+    heads_for_width,
+    height_and_width,
+    imagenet_preprocess,
 )
 from vitreous.weights.mapping import export_state
-from vitreous.weights.timm_architectures import heads_of
-from vitreous.weights.timm_config import BIT_RULES, EFFICIENTNET_PADDINGS, in_timm, timm_config
+from vitreous.weights.timm_config import BIT_RULES, EFFICIENTNET_PADDINGS, architecture_heads, timm_config, to_timm
 
-# Arguments of timm's that the tensors tell too, that are read here, or that matter in training alone; and their types.
+# Known arguments of timm and their types: read here, visible in the tensors too, or only for training.
 _VIT_ARGUMENTS: dict[str, Any] = {
     **dict.fromkeys(("patch_size", "embed_dim", "depth", "num_heads", "in_chans", "num_classes", "reg_tokens"), int),
     **dict.fromkeys(("drop_rate", "pos_drop_rate", "patch_drop_rate", "proj_drop_rate", "attn_drop_rate"), float),
@@ -54,19 +52,23 @@ _BIT_ARGUMENTS: dict[str, Any] = {
 }
 _EFFICIENTNET_ARGUMENTS = _BIT_ARGUMENTS | {"bn_eps": float, "bn_momentum": float, "pad_type": Literal["same", ""]}
 _BIT_BLOCK = ("norm1", "norm2", "norm3", "conv1", "conv2", "conv3")
-"""What a block has, which tells BiT from timm's other ResNets: those with two convolutions have no third norm."""
-CORE = ("patch_embed.proj.weight", "blocks.0.attn.qkv.weight", "blocks.0.mlp.fc1.weight", "blocks.0.mlp.fc2.weight")
-"""What every ViT has."""
+"""Modules of a BiT block, which tell it from timm's other ResNets: those with two convolutions have no third norm."""
+VIT_TENSORS = (
+    "patch_embed.proj.weight",
+    "blocks.0.attn.qkv.weight",
+    "blocks.0.mlp.fc1.weight",
+    "blocks.0.mlp.fc2.weight",
+)
 
 
 def write_timm(
     out: str | Path, model: Network, preprocess: Preprocess, labels: Sequence[str], info: dict[str, Any]
 ) -> Path:
     """A folder that `timm.create_model("local-dir:OUT", pretrained=True)` opens."""
-    out, theirs = Path(out), in_timm(model.config)
-    if theirs.missing:
+    out, theirs = Path(out), to_timm(model.config)
+    if theirs.unsupported:
         raise UserError(
-            f"{out}: timm has no word for {theirs.missing}; export to another format, or use the bundle as it is."
+            f"{out}: timm has no word for {theirs.unsupported}; export to another format, or use the bundle as it is."
         )
     with new_folder(out) as folder:
         config = timm_config(model.config, preprocess, labels)
@@ -76,12 +78,11 @@ def write_timm(
 
 
 def is_timm(config: dict[str, Any] | None) -> bool:
-    """Whether a config.json is of timm's hub."""
     return config is not None and ("architecture" in config or "pretrained_cfg" in config)
 
 
 def architecture_of(config: dict[str, Any] | None) -> str:
-    """The architecture that a config.json of timm's names; else ""."""
+    """The architecture in timm's config.json, or ""."""
     config = config or {}
     pretrained = config.get("pretrained_cfg")
     inside = pretrained.get("architecture") if isinstance(pretrained, dict) else None
@@ -89,13 +90,13 @@ def architecture_of(config: dict[str, Any] | None) -> str:
 
 
 def _pretrained(raw: RawCheckpoint) -> dict[str, Any]:
-    """What config.json says of the weights; older folders have its fields one level up."""
+    """timm's `pretrained_cfg`, whose fields older folders have at the top level."""
     config = raw.config or {}
     return config.get("pretrained_cfg") or config
 
 
 def _input_size(raw: RawCheckpoint) -> tuple[int, int] | None:
-    """Height and width of the images in config.json, for a network whose tensors do not tell."""
+    """(height, width) in config.json, for a network whose tensors do not tell the image size."""
     pretrained = _pretrained(raw)
     if pretrained.get("input_size") is None:
         return None
@@ -104,7 +105,7 @@ def _input_size(raw: RawCheckpoint) -> tuple[int, int] | None:
 
 
 def _arguments(raw: RawCheckpoint, known: Mapping[str, Any]) -> dict[str, Any]:
-    """timm's arguments of a model, those that are None left out; an argument that is not known here is refused."""
+    """timm's `model_args` that are not None; an unknown argument is refused."""
     arguments = {}
     for name, value in ((raw.config or {}).get("model_args") or {}).items():
         if name not in known:
@@ -118,7 +119,7 @@ def _arguments(raw: RawCheckpoint, known: Mapping[str, Any]) -> dict[str, Any]:
 def _check_description(
     raw: RawCheckpoint, arguments: dict[str, Any], c: ModelConfig, sizes: Mapping[str, Any] | None = None
 ) -> None:
-    """Refuse a config.json that contradicts the tensors. sizes: what they show, by the names of arguments."""
+    """Refuse a config.json that contradicts the tensors. sizes: further arguments, with the tensors' values."""
     sizes = {"in_chans": c.channels, "num_classes": c.classes, **(sizes or {})}
     pairs = {name: (arguments[name], size) for name, size in sizes.items() if name in arguments}
     features = c.width if isinstance(c, ViTConfig) else c.features
@@ -129,16 +130,15 @@ def _check_description(
 
 
 def _with_description(raw: RawCheckpoint, found: ParsedCheckpoint) -> ParsedCheckpoint:
-    """What was made of timm's tensors, with the preprocessing and labels of config.json beside them."""
     pretrained = _pretrained(raw)
     read = partial(_preprocess, pretrained, found.config.image_size, raw.where) if "mean" in pretrained else None
     names = (raw.config or {}).get("label_names") or pretrained.get("label_names") or ()
     labels: tuple[str, ...] = check_value(names, tuple[str, ...], "label_names")
-    return found.described_by(raw, "config.json", read, labels, "label_names")
+    return found.apply_description(raw, "config.json", read, labels, "label_names")
 
 
 def _preprocess(pretrained: dict[str, Any], size: tuple[int, int], where: str) -> Preprocess:
-    """What timm calls the data config. size: of the model, if it says none."""
+    """The preprocessing in timm's `pretrained_cfg`. size: of the model, if that says none."""
     how, mode = pretrained.get("interpolation", "bicubic"), pretrained.get("crop_mode", "center")
     modes: dict[str, Literal["cover", "stretch"]] = {"center": "cover", "squash": "stretch"}
     if how not in get_args(Interpolation) or mode not in modes:
@@ -156,16 +156,15 @@ def _preprocess(pretrained: dict[str, Any], size: tuple[int, int], where: str) -
 
 
 def read_timm(raw: RawCheckpoint) -> ParsedCheckpoint | None:
-    """timm's ViTs by the tensors that they have, and what a hub config.json says beside."""
-    if not raw.tensors.keys() >= set(CORE) or (has_backbone(raw) and read_stem(raw) is None):
+    if not raw.tensors.keys() >= set(VIT_TENSORS) or (has_backbone(raw) and parse_stem(raw) is None):
         return None
     arguments = _arguments(raw, _VIT_ARGUMENTS)
     if (act := arguments.get("act_layer", "gelu")) not in ("gelu", "relu"):
         asked = f"asks for act_layer {shown(act)}, which is not known here"
         raise UserError(f"{raw.where}: config.json beside it {asked}; give another model.")
-    if (heads := heads_of(architecture_of(raw.config))) is not None:
+    if (heads := architecture_heads(architecture_of(raw.config))) is not None:
         arguments = {"num_heads": heads} | arguments
-    config, heads_assumed = recognise(raw, arguments)
+    config, heads_assumed = infer_vit_config(raw, arguments)
     pools = [described.get("global_pool") for described in (arguments, raw.config or {}, _pretrained(raw))]
     if next((pool for pool in pools if pool), None) == "avg":
         config = replace(config, pool="mean")
@@ -177,24 +176,24 @@ def read_timm(raw: RawCheckpoint) -> ParsedCheckpoint | None:
         "reg_tokens": config.registers,
         "qk_norm": config.qk_norm,
     }
-    if raw.size is None and (image_size := as_sides(arguments.get("img_size"))):
+    if raw.image_size is None and (image_size := height_and_width(arguments.get("img_size"))):
         arguments = {**arguments, "img_size": image_size}
         sizes["img_size"] = config.image_size
     _check_description(raw, arguments, config, sizes)
-    usual = augreg_default(config) if config.classes else imagenet_default(config)
+    usual = augreg_preprocess(config) if config.classes else imagenet_preprocess(config)
     return _with_description(raw, ParsedCheckpoint("timm", config, (), usual, heads_assumed=heads_assumed))
 
 
-def recognise(raw: RawCheckpoint, arguments: Mapping[str, Any] | None = None) -> tuple[ViTConfig, bool]:
-    """The configuration of the ViT whose tensors have these names and shapes, and whether its heads are a guess.
+def infer_vit_config(raw: RawCheckpoint, arguments: Mapping[str, Any] | None = None) -> tuple[ViTConfig, bool]:
+    """The configuration of the ViT with these tensors, and whether its number of heads is assumed.
 
-    What tensors cannot tell is taken to be usual: GELU, epsilon 1e-6, and heads 64 wide where the width is no preset's.
-    The image's size, if known, tells the grid where the patches do not make a square. arguments: timm's, if known.
+    Tensors do not tell the activation (assumed: GELU), the epsilon (1e-6), the heads (64 wide, unless the width is a
+    preset's) and a grid that is not square (from the image size, if given). arguments: timm's, if known.
     """
     arguments, names = arguments or {}, raw.tensors
     width, channels, patch, _ = raw.shape("patch_embed.proj.weight", 4)
     stem = None
-    if (found := read_stem(raw)) is not None:
+    if (found := parse_stem(raw)) is not None:
         stem, channels = found
         patch *= stem.stride
     class_token = "cls_token" in names
@@ -204,14 +203,16 @@ def recognise(raw: RawCheckpoint, arguments: Mapping[str, Any] | None = None) ->
     if pool == "class" and ("fc_norm.weight" in names or not class_token):
         pool = "mean"
     class_tokens = int(class_token) + int("dist_token" in names)
-    scope, grid = _grid(raw, class_tokens, registers, patch, raw.size or as_sides(arguments.get("img_size")))
+    scope, grid = _grid(
+        raw, class_tokens, registers, patch, raw.image_size or height_and_width(arguments.get("img_size"))
+    )
     heads = raw.heads or arguments.get("num_heads")
     if heads is None and "blocks.0.attn.q_norm.weight" in names:
         heads = width // raw.shape("blocks.0.attn.q_norm.weight", 1)[0]
     config = ViTConfig(
         width=width,
         depth=raw.blocks("blocks."),
-        heads=heads or heads_for(width, raw.where),
+        heads=heads or heads_for_width(width, raw.where),
         mlp_width=outer,
         patch=patch,
         image_size=(grid[0] * patch, grid[1] * patch),
@@ -236,7 +237,7 @@ def recognise(raw: RawCheckpoint, arguments: Mapping[str, Any] | None = None) ->
 def _grid(
     raw: RawCheckpoint, class_tokens: int, registers: int, patch: int, size: tuple[int, int] | None
 ) -> tuple[PositionScope, tuple[int, int]]:
-    """Which tokens have positions, and the rows and columns of those that patches have."""
+    """Which tokens have positions, and the rows and columns of the patches."""
     if "pos_embed_y" in raw.tensors:
         return "all", (raw.shape("pos_embed_y", 2)[0], raw.shape("pos_embed_x", 2)[0])
     if "pos_embed" not in raw.tensors:
@@ -245,19 +246,19 @@ def _grid(
     scopes: dict[int, PositionScope] = {0: "patches", class_tokens: "class", class_tokens + registers: "all"}
     for known in (size, None) if size else (None,):
         for skipped, scope in reversed(scopes.items()):
-            grid = grid_for_count(count - skipped, patch, known)
+            grid = find_grid(count - skipped, patch, known)
             if grid and (known is None or grid == (known[0] // patch, known[1] // patch)):
                 return scope, grid
-    raise raw.no_grid(count)
+    raise raw.unknown_grid(count)
 
 
 def has_backbone(raw: RawCheckpoint) -> bool:
-    """Whether something comes before the patches."""
+    """Whether a backbone comes before the patch embedding."""
     return any(name.startswith(BACKBONE) for name in raw.tensors)
 
 
-def read_stem(raw: RawCheckpoint) -> tuple[Stem, int] | None:
-    """A hybrid's stem, and the channels of its images; None if it is one of timm's many others."""
+def parse_stem(raw: RawCheckpoint) -> tuple[Stem, int] | None:
+    """A hybrid's stem and its input channels; None if it is one of timm's other stems."""
     if f"{BACKBONE}convs.0.weight" in raw.tensors:
         layers = range(raw.blocks(f"{BACKBONE}convs."))
         kernels = [raw.shape(f"{BACKBONE}convs.{layer}.weight", 4) for layer in layers]
@@ -274,9 +275,9 @@ def read_timm_bit(raw: RawCheckpoint) -> ParsedCheckpoint | None:
     if not needed <= set(raw.tensors) or any(name.endswith(".running_mean") for name in raw.tensors):
         return None  # another ResNet: of two convolutions, with batch norm, or a hybrid's
     root, classes = raw.shape("stem.conv.weight", 4), raw.outputs("head.fc.bias")
-    config = bit_config(raw, root, raw.depths("stages.", "blocks."), classes, raw.size or _input_size(raw))
+    config = bit_config(raw, root, raw.depths("stages.", "blocks."), classes, raw.image_size or _input_size(raw))
     _check_description(raw, _arguments(raw, _BIT_ARGUMENTS), config)
-    return _with_description(raw, ParsedCheckpoint("timm", config, BIT_RULES, bit_default(config)))
+    return _with_description(raw, ParsedCheckpoint("timm", config, BIT_RULES, augreg_preprocess(config)))
 
 
 def read_timm_efficientnet(raw: RawCheckpoint) -> ParsedCheckpoint | None:
@@ -294,7 +295,7 @@ def read_timm_efficientnet(raw: RawCheckpoint) -> ParsedCheckpoint | None:
     config = EfficientNetConfig(
         width=width,
         depth=depth,
-        image_size=raw.size or _input_size(raw) or (side, side),
+        image_size=raw.image_size or _input_size(raw) or (side, side),
         channels=raw.shape("conv_stem.weight", 4)[1],
         classes=raw.outputs("classifier.bias"),
         padding=padding,
@@ -303,11 +304,11 @@ def read_timm_efficientnet(raw: RawCheckpoint) -> ParsedCheckpoint | None:
     )
     _check_description(raw, arguments, config)
     notes = () if start else (f"taken for tf_efficientnet_{size.lower()}, for its tensors do not tell how it pads",)
-    return _with_description(raw, ParsedCheckpoint("timm", config, (), imagenet_default(config), notes=notes))
+    return _with_description(raw, ParsedCheckpoint("timm", config, (), imagenet_preprocess(config), notes=notes))
 
 
 def _is_size(raw: RawCheckpoint, width: float, depth: float) -> bool:
-    """Whether stages, blocks and squeeze-and-excitation are those of this size."""
+    """Whether stages, blocks and squeeze-and-excitation are those of an EfficientNet of this size."""
     stages = EfficientNetConfig(width=width, depth=depth).stages
     for number, stage in enumerate(stages):
         last = "conv_pw" if stage.expansion == 1 else "conv_pwl"

@@ -1,8 +1,12 @@
-"""timm's config.json: how each family is described in it."""
+"""timm's config.json: how each family is described in it, and what the name of an architecture says.
+
+Tests hold the names against timm itself: every architecture of its `vision_transformer`, its hybrids and `deit`.
+"""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,15 +18,16 @@ from vitreous.config.efficientnet import EfficientNetConfig, Padding
 from vitreous.config.model import ModelConfig, Pool, ViTConfig
 from vitreous.config.presets import SIZES
 from vitreous.config.stem import ResNetStem
-from vitreous.weights.checkpoint import BACKBONE, first_true, other_epsilon
+from vitreous.weights.checkpoint import BACKBONE, first_true, unsupported_epsilon
 from vitreous.weights.mapping import POINTWISE, Rule
 
-UNKNOWN_TO_TIMM = "vitreous"
-"""The architecture of a model that timm has no word for: timm then refuses it by this name."""
+UNKNOWN_ARCHITECTURE = (
+    "vitreous"  # the architecture of a model that timm has no word for: timm then refuses it by this name
+)
 
-_WORDS = {"Ti": "tiny", "S": "small", "B": "base", "L": "large", "H": "huge", "g": "giant"}
-# The plain models that timm has.
-_ENTRIES = {
+_TIMM_SIZES = {"Ti": "tiny", "S": "small", "B": "base", "L": "large", "H": "huge", "g": "giant"}
+# By size the patch and image side of timm's plain ViTs.
+_VIT_VARIANTS = {
     "Ti": ("16_224", "16_384"),
     "S": ("32_224", "32_384", "16_224", "16_384", "8_224"),
     "B": ("32_224", "32_384", "16_224", "16_384", "8_224"),
@@ -30,8 +35,8 @@ _ENTRIES = {
     "H": ("14_224",),
     "g": ("14_224",),
 }
-# DeiT's with the distillation token.
-_DISTILLED = {"Ti": ("16_224",), "S": ("16_224",), "B": ("16_224", "16_384")}
+# The same for DeiT with a distillation token.
+_DISTILLED_VARIANTS = {"Ti": ("16_224",), "S": ("16_224",), "B": ("16_224", "16_384")}
 _HYBRIDS: dict[tuple[int, tuple[int, ...]], tuple[str, tuple[int, ...]]] = {
     (192, ()): ("vit_tiny_r_s16_p8", (224, 384)),
     (384, (2, 2, 2, 2)): ("vit_small_r26_s32", (224, 384)),
@@ -39,43 +44,42 @@ _HYBRIDS: dict[tuple[int, tuple[int, ...]], tuple[str, tuple[int, ...]]] = {
     (768, (3, 4, 9)): ("vit_base_r50_s16", (224, 384)),
     (1024, (3, 4, 6, 3)): ("vit_large_r50_s32", (224, 384)),
 }
-"""timm's hybrids, by width and the blocks of the stem's stages, and the sides of images that each is named for."""
+"""timm's hybrids, by width and blocks per stage of the stem: their name, and the image sides that end it."""
 _POOLS: dict[Pool, str] = {"class": "token", "mean": "avg", "class+mean": "", "attention": "map"}
 _CROPS = {"cover": "center", "cover-floor": "center", "stretch": "squash", "stretch-floor": "squash"}
 EFFICIENTNET_PADDINGS: dict[str, tuple[Padding, float]] = {
     "tf_efficientnet_": ("same", 1e-3),
     "efficientnet_": ("symmetric", 1e-5),
 }
-"""What the start of timm's name says: how images are padded, and batch norm's epsilon."""
+"""By the start of timm's name: the padding of convolutions, and the epsilon of batch norm."""
 BIT_RULES = (Rule("head.fc.weight", ("head.fc.weight",), POINTWISE),)
 
 
 @dataclass(frozen=True)
 class TimmModel:
-    """A model in timm's words."""
+    """How timm describes a model."""
 
     features: int
-    architecture: str = UNKNOWN_TO_TIMM
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-    """In which it differs from what the architecture's name says."""
-    missing: str | None = None  # what timm has no word for; None if it can be told all
+    architecture: str = UNKNOWN_ARCHITECTURE
+    arguments: Mapping[str, Any] = field(default_factory=dict)  # that differ from those of the architecture
+    unsupported: str | None = None  # the feature that timm cannot express, if there is one
     global_pool: str | None = None
     first_conv: str | None = None
     classifier: str | list[str] | None = None
-    rules: Sequence[Rule] = ()  # for tensors that timm keeps in another shape
+    rules: Sequence[Rule] = ()  # for tensors that timm stores in another shape
 
 
 def timm_config(config: ModelConfig, preprocess: Preprocess, labels: Sequence[str]) -> dict[str, Any]:
-    """What timm's hub keeps in config.json, so that `timm.create_model("local-dir:FOLDER", pretrained=True)` opens it.
+    """timm's config.json, with which `timm.create_model("local-dir:FOLDER", pretrained=True)` opens the folder.
 
-    For a model that timm has no word for, `architecture` is one that it does not know, and `timm` says why.
+    A model that timm cannot express has an `architecture` that timm refuses, and its field `timm` says why.
     """
-    model = in_timm(config)
+    model = to_timm(config)
     described: dict[str, Any] = {"architecture": model.architecture}
     arguments = dict(model.arguments)
     fixed = isinstance(config, ViTConfig) and preprocess.size == config.image_size
-    if model.missing:
-        described["timm"] = f"timm has no word for {model.missing}; open this model with vitreous."
+    if model.unsupported:
+        described["timm"] = f"timm has no word for {model.unsupported}; open this model with vitreous."
     elif isinstance(config, ViTConfig) and not fixed:  # else timm would build it for 224, and resample twice
         arguments |= {"img_size": list(config.image_size), "dynamic_img_size": True}
     if arguments:
@@ -96,21 +100,20 @@ def timm_config(config: ModelConfig, preprocess: Preprocess, labels: Sequence[st
         "label_names": list(labels),
         "pool_size": None,
     }
-    # timm takes the first layer of every file for one of three channels, and would convert it once more
+    # timm assumes three channels in the file's first layer, and would convert other numbers once more
     named = {"first_conv": model.first_conv if config.channels == 3 else None, "classifier": model.classifier}
     described["pretrained_cfg"] |= {name: value for name, value in named.items() if value is not None}
     return described
 
 
-def in_timm(config: ModelConfig) -> TimmModel:
-    """A model in timm's words."""
-    if config.family not in _IN_TIMM:
-        return TimmModel(config.features, missing=f"the family {config.family!r}")
-    return _IN_TIMM[config.family](config)
+def to_timm(config: ModelConfig) -> TimmModel:
+    if config.family not in _TO_TIMM:
+        return TimmModel(config.features, unsupported=f"the family {config.family!r}")
+    return _TO_TIMM[config.family](config)
 
 
-def _vit_in_timm(c: ViTConfig) -> TimmModel:
-    missing = first_true(
+def _vit_to_timm(c: ViTConfig) -> TimmModel:
+    unsupported = first_true(
         {
             "LayerNorm after the branches": c.norm == "after",
             f"{c.attention} attention": c.attention != "full",
@@ -123,11 +126,11 @@ def _vit_in_timm(c: ViTConfig) -> TimmModel:
             "the class token beside the mean": c.pool == "class+mean",
             "registers after a distillation token": c.distilled and (c.registers > 0 or c.prefix_positions != c.prefix),
             "SwiGLU as a plain argument": c.mlp == "swiglu",
-            other_epsilon(c): c.norm_eps != 1e-6,
+            unsupported_epsilon(c): c.norm_eps != 1e-6,
             "a table of positions for padded images": any(side % c.patch for side in c.image_size),
         }
     )
-    architecture, arguments = (UNKNOWN_TO_TIMM, {}) if missing else _architecture(c)
+    architecture, arguments = (UNKNOWN_ARCHITECTURE, {}) if unsupported else _architecture(c)
     first_conv = "patch_embed.proj" if c.stem is None else f"{BACKBONE}convs.0"
     if isinstance(c.stem, ResNetStem):
         first_conv = f"{BACKBONE}stem.conv" if c.stem.depths else f"{BACKBONE}conv"
@@ -135,7 +138,7 @@ def _vit_in_timm(c: ViTConfig) -> TimmModel:
         features=c.width,
         architecture=architecture,
         arguments=arguments,
-        missing=missing,
+        unsupported=unsupported,
         global_pool=_POOLS[c.pool],
         first_conv=first_conv,
         classifier=["head", "head_dist"] if c.distilled else "head",
@@ -143,7 +146,7 @@ def _vit_in_timm(c: ViTConfig) -> TimmModel:
 
 
 def _hybrid(c: ViTConfig) -> tuple[str, int] | None:
-    """timm's name of the hybrid with this stem and width, and the side of its images; None if it has none."""
+    """timm's name of the hybrid with this stem and width, and its image side; None if there is none."""
     if not isinstance(c.stem, ResNetStem) or c.stem.width != 1 or (c.width, c.stem.depths) not in _HYBRIDS:
         return None
     name, sides = _HYBRIDS[c.width, c.stem.depths]
@@ -152,16 +155,16 @@ def _hybrid(c: ViTConfig) -> tuple[str, int] | None:
 
 
 def _architecture(c: ViTConfig) -> tuple[str, dict[str, Any]]:
-    """timm's name of the nearest model it has, and the arguments in which this one differs."""
+    """timm's name of the nearest architecture, and the arguments in which this model differs."""
     shape = (c.width, c.depth, c.heads, c.mlp_width)
-    known = _DISTILLED if c.distilled else _ENTRIES
+    known = _DISTILLED_VARIANTS if c.distilled else _VIT_VARIANTS
     hybrid = _hybrid(c)
     size = next((name for name in known if SIZES[name] == shape), None)
     size = size or next((name for name in known if SIZES[name][0] == c.width), "B")
-    entries = known[size]
-    wanted = f"{c.patch}_{c.image_size[0]}"
-    entry = wanted if wanted in entries else "16_224" if "16_224" in entries else "14_224"
-    patch, side = (int(part) for part in entry.split("_"))
+    variants = known[size]
+    exact = f"{c.patch}_{c.image_size[0]}"
+    variant = exact if exact in variants else "16_224" if "16_224" in variants else "14_224"
+    patch, side = (int(part) for part in variant.split("_"))
     if hybrid is not None:
         patch, side = (1 if c.stem is not None and c.stem.stride > 4 else 8), hybrid[1]
     width, depth, heads, mlp_width = SIZES[size]
@@ -188,21 +191,20 @@ def _architecture(c: ViTConfig) -> tuple[str, dict[str, Any]]:
         arguments["img_size"] = list(c.image_size)
     if hybrid is not None:
         return hybrid[0], arguments
-    kind = f"deit_{_WORDS[size]}_distilled" if c.distilled else f"vit_{_WORDS[size]}"
-    return f"{kind}_patch{entry}", arguments
+    kind = f"deit_{_TIMM_SIZES[size]}_distilled" if c.distilled else f"vit_{_TIMM_SIZES[size]}"
+    return f"{kind}_patch{variant}", arguments
 
 
 def _mlp_ratio(c: ViTConfig) -> float:
-    """A ratio of which timm, which cuts off fractions, makes the MLP's width again."""
+    """A ratio whose product with the width, which timm rounds down, is the MLP's width."""
     ratio = c.mlp_width / c.width
     return ratio if int(c.width * ratio) == c.mlp_width else math.nextafter(ratio, math.inf)
 
 
-def _bit_in_timm(c: BiTConfig) -> TimmModel:
-    """timm's names fix depth and width."""
+def _bit_to_timm(c: BiTConfig) -> TimmModel:
     preset = any((size["depths"], size["width"]) == (c.depths, c.width) for size in BIT_PRESETS.values())
     blocks = ", ".join(map(str, c.depths))
-    missing = first_true(
+    unsupported = first_true(
         {
             "a 3x3 root block without pooling": c.root != "7x7",
             f"a BiT ResNet with stages of {blocks} blocks at {c.width:g} times the width": not preset,
@@ -210,9 +212,9 @@ def _bit_in_timm(c: BiTConfig) -> TimmModel:
     )
     return TimmModel(
         features=c.features,
-        architecture=UNKNOWN_TO_TIMM if missing else f"resnetv2_{c.depth}x{c.width:g}_bit",
-        arguments={"in_chans": c.channels} if c.channels != 3 and not missing else {},
-        missing=missing,
+        architecture=UNKNOWN_ARCHITECTURE if unsupported else f"resnetv2_{c.depth}x{c.width:g}_bit",
+        arguments={"in_chans": c.channels} if c.channels != 3 and not unsupported else {},
+        unsupported=unsupported,
         global_pool="avg",
         first_conv="stem.conv",
         classifier="head.fc",
@@ -220,25 +222,89 @@ def _bit_in_timm(c: BiTConfig) -> TimmModel:
     )
 
 
-def _efficientnet_in_timm(c: EfficientNetConfig) -> TimmModel:
-    """timm's names fix width and depth, and how images are padded."""
+def _efficientnet_to_timm(c: EfficientNetConfig) -> TimmModel:
     size = c.size_name
     start = next(start for start, (padding, _) in EFFICIENTNET_PADDINGS.items() if padding == c.padding)
     usual = {"in_chans": (3, c.channels), "bn_eps": (EFFICIENTNET_PADDINGS[start][1], c.norm_eps)}
     return TimmModel(
         features=c.features,
-        architecture=f"{start}{size.lower()}" if size else UNKNOWN_TO_TIMM,
+        architecture=f"{start}{size.lower()}" if size else UNKNOWN_ARCHITECTURE,
         arguments={name: value for name, (default, value) in usual.items() if value != default} if size else {},
-        missing=None if size else f"an EfficientNet {c.width:g} times as wide and {c.depth:g} times as deep as B0",
+        unsupported=None if size else f"an EfficientNet {c.width:g} times as wide and {c.depth:g} times as deep as B0",
         global_pool="avg",
         first_conv="conv_stem",
         classifier="classifier",
     )
 
 
-_IN_TIMM: dict[str, Callable[[Any], TimmModel]] = {
-    "vit": _vit_in_timm,
-    "bit": _bit_in_timm,
-    "efficientnet": _efficientnet_in_timm,
+_TO_TIMM: dict[str, Callable[[Any], TimmModel]] = {
+    "vit": _vit_to_timm,
+    "bit": _bit_to_timm,
+    "efficientnet": _efficientnet_to_timm,
 }
-"""What each family is called there, by the name of the family."""
+
+SUPPORTED = (
+    *("vit_*", "deit_*", "deit3_*", "flexivit_*", "eva_large_*"),
+    *("resnetv2_*_bit", "tf_efficientnet_*", "efficientnet_b*"),
+)
+"""Architectures that can be opened, with the exceptions below."""
+
+_HEADS_BY_SIZE = {
+    "tiny": 3,
+    "xsmall": 4,
+    "wee": 4,
+    "little": 5,
+    "small": 6,
+    "medium": 8,
+    "mediumd": 8,
+    "betwixt": 10,
+    "base": 12,
+    "so150m": 14,
+    "so400m": 16,
+    "large": 16,
+    "huge": 16,
+    "giant": 16,
+    "gigantic": 16,
+}
+_HEADS_BY_NAME = {  # architectures that have other heads than their size suggests
+    r"vit_base_patch\d+_plus_": 14,
+    r"vit_base_patch16_gap_224": 16,
+    r"vit_giant_patch14_(reg\d_)?(dinov2|tipsv2)": 24,
+    r"test_vit2?$": 2,
+}
+_SIZE = re.compile(r"(?:vit|deit3?|flexivit|eva)_(?P<size>[a-z]+[0-9a-z]*)(?:_|$)")
+
+_UNSUPPORTED = {
+    r"quickgelu": "has QuickGELU in its MLPs, which is not known here",
+    r"_clip_": "is CLIP's, with a LayerNorm before the blocks, and cannot be opened",
+    r"vit_(giantopt|so400m_patch16|base_patch32)_(\w+_)?siglip": "has the tanh form of GELU, which is not known here",
+    r"vit_large_patch16_siglip_(gap_)?512": "has the tanh form of GELU, which is not known here",
+    r"_rpn_": "has its LayerNorms after the branches and before the sums, and cannot be opened",
+    r"_(rope|relpos)|rope|relpos": "has positions that are not known here, and cannot be opened",
+    r"dinov3": "is DINOv3, with rotary positions, and cannot be opened",
+    r"^vit_\w+_resnet(26|50)d|_mci_": "is a hybrid with a stem that is not known here, and cannot be opened",
+    r"^resnetv2_(?!\d+x\d+_bit)": "is a ResNet of another kind than BiT, and cannot be opened",
+    r"efficientnetv2_|efficientnet_(?!(b[0-7]|l2)(\.|$))": "is an EfficientNet of another kind than B0 to B7 and L2, "
+    "and cannot be opened",
+    r"_(18x2|xp|intern300m|dlittle|dwee|dpwee|pwee)_|^test_vit4|^aimv2_": "has blocks of another kind, and cannot be "
+    "opened",
+    r"so150m2": "has no biases of q, k and v, and cannot be opened",
+    r"^test_vit3": "pools over registers too, and cannot be opened",
+    r"^(beit|beitv2|beit3|eva02|eva_giant|samvit|naflexvit|vitamin|cait|convit|volo|xcit|tnt)_": (
+        f"cannot be opened; those that can are {', '.join(SUPPORTED)}"
+    ),
+}
+"""Architectures whose tensors look much like those of a supported one."""
+
+
+def architecture_heads(name: str) -> int | None:
+    """The number of attention heads of an architecture; None if unknown."""
+    heads = next((heads for pattern, heads in _HEADS_BY_NAME.items() if re.match(pattern, name)), None)
+    if heads is None and (size := _SIZE.match(name)):
+        heads = _HEADS_BY_SIZE.get(size["size"])
+    return heads
+
+
+def unsupported_reason(name: str) -> str | None:
+    """Why an architecture cannot be opened; None if it can, or if its name is unknown."""
+    return next((reason for pattern, reason in _UNSUPPORTED.items() if re.search(pattern, name)), None)

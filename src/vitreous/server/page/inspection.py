@@ -92,8 +92,7 @@ class PackedInside:
     attention: PackedMaps  # (L, h, rows, columns); with attention pooling its own follow the last layer's
     rollout: PackedMaps  # (L, rows, columns)
     colours: str  # base64 of (L, N, 3) uint8
-    groups: str | None
-    """Base64 of (L, N) uint16, little-endian: for each patch the first of those that are one token."""
+    groups: str | None  # base64 of (L, N) uint16, little-endian: for each patch the first of those that are one token
     probabilities: str | None  # base64 of (K,) float32; null without a classifier
 
 
@@ -124,7 +123,7 @@ def pack_probabilities(logits: Tensor | None) -> str | None:
 def model_card(served: ServedModel) -> ModelCard:
     """What the page must know of a model before any image."""
     preprocess, bundle = served.preprocess, served.bundle
-    summary = f"{served.deployed.config.describe()}, {served.engine.name} {served.engine.precision}"
+    summary = f"{served.inference_model.config.describe()}, {served.engine.name} {served.engine.precision}"
     grid, cell = cells_of(served)
     network = None if bundle is None else bundle.model
     attentive = network if isinstance(network, TracesAttention) else None
@@ -162,7 +161,7 @@ def model_card(served: ServedModel) -> ModelCard:
 
 def cells_of(served: ServedModel) -> tuple[tuple[int, int], tuple[float, float]]:
     """Rows and columns of what can be covered, and the height and width of one as shares of the view."""
-    size, config = served.preprocess.size, served.deployed.config
+    size, config = served.preprocess.size, served.inference_model.config
     grid = (min(CELLS, size[0]), min(CELLS, size[1]))
     if served.bundle is not None:
         grid = occluded_grid(served.bundle.model, size)

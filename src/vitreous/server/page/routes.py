@@ -141,7 +141,7 @@ def _start(models: Iterable[ServedModel]) -> Response:
 @router.post("/page/image")
 async def image(request: Request, served: Chosen) -> SeenImage:
     """The body is an image's file."""
-    with served.queue.arriving():
+    with served.queue.receiving():
         body = await read_body(request, served.settings)
     with served.queue.take(1):
         seen, view = await served.decode(body, see_image)
@@ -190,7 +190,7 @@ async def cover(
     """
     covered = _read_cells(cells, cells_of(served)[0])
     if served.bundle is None:
-        served.queue.check_before_reading()
+        served.queue.check_before_receiving()
     else:
         served.check_explanations()
     view = await _read_view(request, served)
