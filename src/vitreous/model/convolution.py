@@ -1,14 +1,12 @@
-"""What the convolutional families share: padding as TensorFlow does it, standardised kernels, and first weights.
+"""What the convolutional families share: padding as TensorFlow does it, and standardised kernels.
 
 Letters in shapes: B images, C channels, H x W places.
 """
 
 from __future__ import annotations
 
-import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
-from torch.nn.init import ones_, zeros_
+from torch import Tensor
 
 from vitreous.errors import UserError
 from vitreous.model.initialise import Convolution
@@ -74,23 +72,3 @@ def check_images(images: Tensor, channels: int) -> None:
             f"images of shape {tuple(images.shape)}: expected (B, {channels}, H, W); "
             "convert the images, or build the model with that number of channels."
         )
-
-
-@torch.no_grad()
-def initialise_convolutions(network: nn.Module, seed: int) -> None:
-    """Draw all weights from `seed`: kernels normal of variance 2 / (what one input feeds), as He et al. have it.
-
-    Norms start as the identity, biases and the classifier at zero.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    for module in network.modules():
-        if isinstance(module, nn.Conv2d):
-            fed = module.weight[:, 0].numel() // module.groups
-            module.weight.normal_(0.0, (2 / fed) ** 0.5, generator=generator)
-        elif isinstance(module, nn.Linear):
-            zeros_(module.weight)
-        elif isinstance(module, nn.GroupNorm | nn.BatchNorm2d):
-            ones_(module.weight)
-        bias = getattr(module, "bias", None)
-        if isinstance(bias, Tensor):
-            zeros_(bias)

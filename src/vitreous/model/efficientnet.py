@@ -15,9 +15,10 @@ from torch import Tensor, nn
 
 from vitreous.config.efficientnet import EfficientNetConfig, Stage
 from vitreous.model.batch_norm import BatchNorm
-from vitreous.model.convolution import PaddedConvolution, check_images, initialise_convolutions
-from vitreous.model.initialise import Convolution, Linear
+from vitreous.model.convolution import PaddedConvolution, check_images
+from vitreous.model.initialise import Convolution, Linear, initialise_convolutions
 from vitreous.model.keyed_random import keyed_uniform
+from vitreous.model.layers import drop_branch
 from vitreous.model.network import Network
 
 DROPOUT, BLOCKS = 0, 1
@@ -59,13 +60,7 @@ class Residual(nn.Module, ABC):
     def forward(self, x: Tensor, uniform: Tensor | None = None) -> Tensor:
         """The same; uniform: (B,) in [0, 1) that decides on stochastic depth; None: torch's generator."""
         y = self.branch(x)
-        if not self.skips:
-            return y
-        if self.training and self.drop_path:
-            uniform = torch.rand(len(x), device=x.device) if uniform is None else uniform
-            kept = uniform[:, None, None, None] >= self.drop_path
-            y = y * (kept / (1 - self.drop_path)).to(y.dtype)  # scaled so that the mean stays
-        return x + y
+        return x + drop_branch(y, self.drop_path if self.training else 0.0, uniform) if self.skips else y
 
 
 class Separable(Residual):
@@ -144,7 +139,7 @@ class EfficientNet(Network):
         """
         check_images(images, self.config.channels)
         images = images.contiguous(memory_format=torch.channels_last)  # faster on a CPU, and all else follows
-        x: Tensor = self.bn1(self.conv_stem(images))
+        x = self.bn1(self.conv_stem(images))
         if not self.training or not self.config.drop_path:
             keys = None
         for number, block in enumerate(self.layers()):
@@ -154,12 +149,9 @@ class EfficientNet(Network):
     def classify(self, feature_map: Tensor, *, keys: Tensor | None = None) -> Tensor:
         """(B, D, h, w) to (B, K): the classifier reads the mean over all places, of which dropout leaves some out."""
         y, p = feature_map.mean(dim=(2, 3)), self.config.dropout
-        if not self.config.classes or not self.training or not p:
-            pass
-        elif keys is None:
-            y = F.dropout(y, p)
-        else:
-            y = y * ((keyed_uniform(keys, DROPOUT, y.shape[1]) >= p) / (1 - p)).to(y.dtype)
+        if self.config.classes and self.training and p:
+            kept = None if keys is None else keyed_uniform(keys, DROPOUT, y.shape[1]) >= p
+            y = F.dropout(y, p) if kept is None else y * (kept / (1 - p)).to(y.dtype)
         return self.classifier(y)
 
     def forward(self, images: Tensor, *, keys: Tensor | None = None) -> Tensor:

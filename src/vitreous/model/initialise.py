@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
-from torch.nn.init import constant_, normal_, trunc_normal_, xavier_uniform_, zeros_
+from torch.nn.init import constant_, normal_, ones_, trunc_normal_, xavier_uniform_, zeros_
 
 if TYPE_CHECKING:
     from vitreous.model.vit import ViT
@@ -34,8 +34,6 @@ def initialise(model: ViT, seed: int) -> None:
     and tanh layer: LeCun normal. Positions and registers: normal, 0.02. Class token, its like and classifier: zero. A
     hybrid's stem: as a convolutional network's.
     """
-    from vitreous.model.convolution import initialise_convolutions  # which is made of the layers above
-
     generator = torch.Generator().manual_seed(seed)
     if model.patch_embed.backbone is not None:
         initialise_convolutions(model.patch_embed.backbone, seed)
@@ -61,6 +59,26 @@ def initialise(model: ViT, seed: int) -> None:
                 xavier_uniform_(part, generator=generator)
         else:
             zeros_(parameter)
+
+
+@torch.no_grad()
+def initialise_convolutions(network: nn.Module, seed: int) -> None:
+    """Draw all weights from `seed`: kernels normal of variance 2 / (what one input feeds), as He et al. have it.
+
+    Norms start as the identity, biases and the classifier at zero.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d):
+            fed = module.weight[:, 0].numel() // module.groups
+            module.weight.normal_(0.0, (2 / fed) ** 0.5, generator=generator)
+        elif isinstance(module, nn.Linear):
+            zeros_(module.weight)
+        elif isinstance(module, nn.GroupNorm | nn.BatchNorm2d):
+            ones_(module.weight)
+        bias = getattr(module, "bias", None)
+        if isinstance(bias, Tensor):
+            zeros_(bias)
 
 
 @torch.no_grad()

@@ -56,14 +56,14 @@ class LayerScale(nn.Module):
 
 
 def drop_branch(x: Tensor, rate: float, uniform: Tensor | None) -> Tensor:
-    """Stochastic depth: the branch (B, T, D), or nothing for a fraction `rate` of the images; the mean stays.
+    """Stochastic depth: the branch (B, ...), or nothing for a fraction `rate` of the images; the mean stays.
 
     uniform: (B,) in [0, 1) that decides; None: torch's generator.
     """
     if not rate:
         return x
     uniform = torch.rand(x.shape[0], device=x.device) if uniform is None else uniform
-    kept = uniform[:, None, None] >= rate
+    kept = uniform.view(-1, *[1] * (x.ndim - 1)) >= rate
     return x * (kept / (1 - rate)).to(x.dtype)
 
 

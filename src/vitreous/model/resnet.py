@@ -19,10 +19,9 @@ from vitreous.model.convolution import (
     PaddedConvolution,
     StandardisedConvolution,
     check_images,
-    initialise_convolutions,
     pad_same,
 )
-from vitreous.model.initialise import Linear
+from vitreous.model.initialise import Linear, initialise_convolutions
 from vitreous.model.network import Network
 
 
@@ -68,7 +67,7 @@ class RootBlock(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, C, H, W) to (B, width, H/4, W/4), or as large as it came without pooling."""
-        x: Tensor = self.norm(self.conv(images))
+        x = self.norm(self.conv(images))
         if not self.pooled:
             return x
         x = pad_same(x, 3, 2, value=float("-inf")) if self.tf_padding else F.pad(x, (1, 1, 1, 1))
@@ -92,8 +91,7 @@ class PreActBottleneck(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y = self.norm1(x)
         shortcut = x if self.downsample is None else self.downsample(y)
-        out: Tensor = self.conv3(self.norm3(self.conv2(self.norm2(self.conv1(y)))))
-        return out + shortcut
+        return self.conv3(self.norm3(self.conv2(self.norm2(self.conv1(y))))) + shortcut
 
 
 class Bottleneck(nn.Module):
@@ -112,7 +110,7 @@ class Bottleneck(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         shortcut = x if self.downsample is None else self.downsample(x)
-        out: Tensor = self.norm3(self.conv3(self.norm2(self.conv2(self.norm1(self.conv1(x))))))
+        out = self.norm3(self.conv3(self.norm2(self.conv2(self.norm1(self.conv1(x))))))
         return F.relu(out + shortcut, inplace=True)
 
 

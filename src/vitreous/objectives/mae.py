@@ -96,8 +96,7 @@ class MaskedAutoencoder(Objective):
         """The masked patches (B, M, P*P*C) as the decoder imagines them, and the encoder's tokens (B, T, D)."""
         z, layout = self.model.embed(images, keep_ids, keys)
         tokens = self.model.encode(z, layout, keys=keys)
-        rebuilt: Tensor = self.decoder(tokens, layout, masked)
-        return rebuilt, tokens
+        return self.decoder(tokens, layout, masked), tokens
 
     def targets(self, images: Tensor, masked: Tensor) -> Tensor:
         """(B, M, P*P*C): what the masked patches are, each normalised by itself if the settings say so."""

@@ -59,7 +59,9 @@ class Replicated(Single):
             self.wrapped = DistributedDataParallel(
                 self.call,
                 broadcast_buffers=False,  # they follow from the same numbers in every process
-                find_unused_parameters=True,  # DINO's prototypes have no gradient at first
+                # DINO's prototypes have no gradient at first. Without this, torch also rebuilds its buckets after the
+                # first step: three processes then add in another order, and a resumed training has other bits.
+                find_unused_parameters=True,
                 gradient_as_bucket_view=True,
             )
         self.call = self.wrapped
