@@ -34,7 +34,7 @@ class ViewBatch:
 
 @dataclass(frozen=True)
 class Batch:
-    """What an objective is given."""
+    """Views of some images with their targets, as an objective gets them."""
 
     views: dict[str, ViewBatch]  # by the names that the objective asked for; "image" is the plain one
     targets: Tensor  # (B,) int64, or (B, K) float32 that sum to 1 where images were mixed or their labels are soft

@@ -41,14 +41,14 @@ ViewArrays = tuple[NDArray[Any], NDArray[np.float32], NDArray[np.bool_]]
 
 
 class BatchTask(NamedTuple):
-    """A batch to make."""
+    """The images of one batch that a worker is asked for."""
 
     epoch: int | None  # None: the images as evaluation sees them
     indices: Index
 
 
 class Collated(NamedTuple):
-    """What became of a task."""
+    """One batch, as arrays that can travel between processes."""
 
     views: dict[str, ViewArrays]
     indices: Index  # of the images that are in it
@@ -57,7 +57,7 @@ class Collated(NamedTuple):
 
 @dataclass(frozen=True)
 class Transforms:
-    """What a loader makes of its images."""
+    """How a loader turns images into views."""
 
     preprocess: Preprocess
     augment: Augment | None  # None: the view of evaluation
@@ -68,7 +68,7 @@ class Transforms:
 def choose_maker(
     source: Source, transforms: Transforms, cache_bytes: int | None, max_unreadable: int, replace: bool
 ) -> BatchMaker | ImageMaker:
-    """The faster of the two that can do it."""
+    """`BatchMaker` where it can make these views, for it is faster, else `ImageMaker`."""
     if source.shape is not None and (transforms.augment is None or transforms.augment.policy == "none"):
         sides, size = source.shape[1:], transforms.preprocess.size
         # A bilinear lookup skips pixels of an image that is more than twice as large.

@@ -259,7 +259,7 @@ def jpeg(pixels: Pixels, strength: int, rng: np.random.Generator) -> Pixels:
 
 @dataclass(frozen=True)
 class Corruption:
-    """One kind."""
+    """A kind of corruption."""
 
     group: Group
     # From pixels (H, W, C) float32 from 0 to 1, the strength from 1 to 5, and a random stream, to such pixels, which
@@ -312,7 +312,7 @@ def stream(seed: int, kind: str, key: str) -> np.random.Generator:
 
 
 class CorruptedViews(NamedTuple):
-    """One image, as it is and in all corruptions."""
+    """The views of one image: as it is, and in all corruptions."""
 
     views: Levels | None
     """(1 + kinds x strengths, C, H, W); the first is the image as it is. None if it cannot be read."""

@@ -67,9 +67,7 @@ class HealthReport:
         return {**asdict(self), **{name: [asdict(group) for group in groups] for name, groups in more.items()}}
 
 
-class _Readable(NamedTuple):
-    """What was noted of an image."""
-
+class _ImageStats(NamedTuple):
     located: Located
     size: tuple[int, int]  # width and height
     mode: str
@@ -83,7 +81,7 @@ class _Readable(NamedTuple):
 def inspect_data(data: Data, progress: Callable[[int, int], None] | None = None) -> HealthReport:
     """Read every image once and report. progress: called with images done and images in all."""
     total = sum(len(source) for source in data.splits.values())
-    seen: list[_Readable] = []
+    seen: list[_ImageStats] = []
     unreadable: dict[str, str] = {}
     for split, source in data.splits.items():
         for index in range(len(source)):
@@ -119,7 +117,7 @@ def inspect_data(data: Data, progress: Callable[[int, int], None] | None = None)
     )
 
 
-def _read(source: Source, located: Located) -> _Readable:
+def _read(source: Source, located: Located) -> _ImageStats:
     index = located[1]
     source.expect(np.array([index]))  # it is read three times
     header = source.header(index)
@@ -127,7 +125,7 @@ def _read(source: Source, located: Located) -> _Readable:
     image = source.read(index, channels=1, at_least=2 * THUMBNAIL)
     digest = source.digest(index)
     thumbnail = image.resize((THUMBNAIL, THUMBNAIL), Image.Resampling.BOX)
-    return _Readable(
+    return _ImageStats(
         *(located, (header.width, header.height), header.mode, header.format, digest),
         *(np.asarray(thumbnail).ravel(), difference_hash(image), NO_END not in image.info),
     )

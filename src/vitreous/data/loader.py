@@ -9,11 +9,9 @@ import math
 import os
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from vitreous.config.data import Augment, Preprocess, View
 from vitreous.data.augment import normalise
@@ -219,7 +217,11 @@ class Loader:
 
     def _batch(self, collated: Collated, epoch: int | None) -> Batch:
         index = torch.from_numpy(collated.indices)
-        views = {name: self._view_batch(*arrays) for name, arrays in collated.views.items()}
+        views: dict[str, ViewBatch] = {}
+        for name, (pixels, box, flipped) in collated.views.items():
+            images = torch.from_numpy(pixels)
+            images = normalise(images, self.preprocess) if self.normalised else images
+            views[name] = ViewBatch(images, torch.from_numpy(box), torch.from_numpy(flipped))
         keys = torch.from_numpy(sample_keys(self.seed, epoch or 0, collated.indices))
         targets = self._labels if epoch is None else self._learned
         batch = Batch(views, targets[index], index, keys)
@@ -230,12 +232,6 @@ class Loader:
         if not self.augment.mixes:
             return batch
         return mix(batch, len(self.source.classes), self.augment, seed=self.seed, epoch=epoch, patch=self.patch)
-
-    def _view_batch(self, pixels: NDArray[Any], box: NDArray[np.float32], flipped: NDArray[np.bool_]) -> ViewBatch:
-        images = torch.from_numpy(pixels)
-        if self.normalised:
-            images = normalise(images, self.preprocess)
-        return ViewBatch(images, torch.from_numpy(box), torch.from_numpy(flipped))
 
     @property
     def has_unshared(self) -> bool:

@@ -20,7 +20,7 @@ from torch import Tensor
 from vitreous.data.decode import Header, check_channels
 from vitreous.data.rng import Index
 from vitreous.data.source import Data, Labels, Source, Split, check_classes
-from vitreous.data.unpack import GzipReader, NpzReader, Stream, read_pixels, read_plain_pickle
+from vitreous.data.unpack import GzipReader, NpzReader, read_pixels, read_plain_pickle
 from vitreous.errors import UserError
 from vitreous.inputs import open_input, read_text, utf8_text
 from vitreous.memory import check_memory
@@ -105,7 +105,11 @@ class _Cifar(NamedTuple):
 
 def _read_binary(path: Path, labels: int) -> tuple[Pixels, Labels]:
     """Records of `labels` bytes, the finest label last, and 3 x 32 x 32 pixels."""
-    raw, size = _read_bytes(path), labels + 3072
+    size = labels + 3072
+    with open_input(path) as file:
+        needed = 2 * os.fstat(file.fileno()).st_size
+        check_memory(needed, str(path), "take a machine with more memory, or check the file")
+        raw = np.fromfile(file, dtype=np.uint8)
     if len(raw) == 0 or len(raw) % size:
         raise UserError(f"{path}: {len(raw)} bytes are not whole records of {size}; download the file again.")
     records = raw.reshape(-1, size)
@@ -191,7 +195,7 @@ def _read_idx(path: Path, axes: int) -> Pixels:
         whole = os.fstat(file.fileno()).st_size
         packed = file.read(2) == b"\x1f\x8b"
         file.seek(0)
-        stream: Stream = GzipReader(file, path) if packed else file
+        stream = GzipReader(file, path) if packed else file
         head = stream.read(4 + 4 * axes)
         if len(head) < 4 + 4 * axes or head[:4] != bytes((0, 0, 8, axes)):
             raise UserError(f"{path}: not an idx file of bytes with {axes} axes; check what it is.")
@@ -204,13 +208,6 @@ def _read_idx(path: Path, axes: int) -> Pixels:
     if len(body) != size:
         raise UserError(f"{path}: cut short, {len(body)} of {size} bytes; download the file again.")
     return body.reshape(shape)
-
-
-def _read_bytes(path: Path) -> Pixels:
-    with open_input(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        check_memory(2 * size, str(path), "take a machine with more memory, or check the file")
-        return np.fromfile(file, dtype=np.uint8)
 
 
 _NPZ_KEYS = {

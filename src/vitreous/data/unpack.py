@@ -15,7 +15,7 @@ import zlib
 from contextlib import suppress
 from pathlib import Path
 from tokenize import TokenError
-from typing import Any, BinaryIO, Protocol
+from typing import IO, Any, BinaryIO
 
 import numpy as np
 from numpy.lib import format as npy
@@ -28,13 +28,7 @@ from vitreous.memory import available_memory, check_memory
 BLOCK_BYTES = 2**16
 
 
-class Stream(Protocol):
-    """What is read from."""
-
-    def read(self, size: int, /) -> bytes: ...
-
-
-def read_pixels(stream: Stream, size: int) -> NDArray[np.uint8]:
+def read_pixels(stream: IO[bytes] | GzipReader, size: int) -> NDArray[np.uint8]:
     """(n,): `size` bytes of a stream, or as many as there are."""
     found = np.empty(size, np.uint8)  # pages that nothing is written to take no memory
     done = 0
@@ -123,7 +117,7 @@ class NpzReader:
 
 
 class _Array:
-    """An array as pickles make it: first without anything, then with its state."""
+    """Stands for `numpy.ndarray`: pickles make one without anything, then give it its state."""
 
     found: NDArray[np.uint8] | None = None
 
@@ -135,7 +129,7 @@ class _Array:
 
 
 class _Kind:
-    """What an array is made of."""
+    """Stands for `numpy.dtype`."""
 
     def __init__(self, name: Any, *_: Any) -> None:
         self.name = name.decode("ascii", "replace") if isinstance(name, bytes) else name

@@ -102,7 +102,9 @@ def open_dataset_folder(folder: Path) -> Data | None:
     if card is None:
         return None
     if card.dataset == FILES:
-        raise UserError(f"{folder}: files that several datasets share; open one of these instead: {_sharing(folder)}.")
+        sharing = [PREFIX + row.name for row in DATASETS.values() if row.store == folder.resolve().name]
+        names = ", ".join(sharing) or "those of its name"
+        raise UserError(f"{folder}: files that several datasets share; open one of these instead: {names}.")
     return read_dataset(find_dataset(card.dataset), folder / card.folder)
 
 
@@ -110,8 +112,3 @@ def read_dataset(dataset: Dataset, folder: Path) -> Data:
     if dataset.read is None:
         raise UserError(f"{dataset.name}: {dataset.title}, which are not images; {dataset.notes[0]}")
     return dataset.read(folder)
-
-
-def _sharing(folder: Path) -> str:
-    names = [dataset.name for dataset in DATASETS.values() if dataset.store == folder.resolve().name]
-    return ", ".join(PREFIX + name for name in names) or "those of its name"

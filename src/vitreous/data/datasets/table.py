@@ -9,15 +9,11 @@ from vitreous.data.datasets import annotated, labelled
 from vitreous.data.datasets.dataset import Dataset, File
 
 
-def _checksums() -> dict[str, tuple[str | None, ...]]:
-    """(size, SHA-256, MD5) of files by their folder and name."""
-    lines = Path(__file__).with_name("checksums.txt").read_text(encoding="utf-8").splitlines()
-    rows = (line.split() for line in lines if not line.startswith("#"))
-    return {name: tuple(None if one == "-" else one for one in published) for name, *published in rows}
-
-
 def _with_checksums(rows: tuple[Dataset, ...]) -> dict[str, Dataset]:
-    known = _checksums()
+    """The rows with what checksums.txt publishes of their files: FOLDER/NAME, size, SHA-256 and MD5, or - for none."""
+    lines = Path(__file__).with_name("checksums.txt").read_text(encoding="utf-8").splitlines()
+    words = (line.split() for line in lines if not line.startswith("#"))
+    known = {name: [None if one == "-" else one for one in published] for name, *published in words}
 
     def published(dataset: Dataset, file: File) -> File:
         if (name := f"{dataset.folder}/{file.name}") not in known:

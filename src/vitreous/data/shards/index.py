@@ -123,7 +123,7 @@ def _fingerprint(shards: tuple[Shard, ...], classes: tuple[str, ...]) -> str:
 
 @dataclass(frozen=True)
 class IndexPage:
-    """What shards.json says."""
+    """The content of shards.json."""
 
     shards: tuple[Shard, ...]
     classes: tuple[str, ...]

@@ -93,8 +93,8 @@ def pack(data: Data, out: Path, shard_size: int, progress: Progress) -> Packed:
     return Packed(out, tuple(one.shard for one in finished), left_out)
 
 
-def _write_shards(data: Data, folder: Path, shard_size: int, progress: Progress) -> list[_Finished]:
-    finished, total, done = list[_Finished](), sum(map(len, data.splits.values())), 0
+def _write_shards(data: Data, folder: Path, shard_size: int, progress: Progress) -> list[_FinishedShard]:
+    finished, total, done = list[_FinishedShard](), sum(map(len, data.splits.values())), 0
     for split, source in data.splits.items():
         for shard, images in _pack_split(folder, split, source, shard_size):
             progress(done + images, total)
@@ -115,9 +115,7 @@ def _check_new(final: Path) -> None:
 
 
 @dataclass(frozen=True)
-class _Finished:
-    """A shard that is whole."""
-
+class _FinishedShard:
     shard: Shard
     rows: ShardRows
     end: int  # images of the split, in the order of packing, that it and those before it have dealt with
@@ -126,8 +124,6 @@ class _Finished:
 
 @dataclass(frozen=True)
 class _Image:
-    """What is packed next, or why it is not."""
-
     name: str
     size: int  # of what it was made from, before it was read
     key: str = ""
@@ -137,7 +133,9 @@ class _Image:
     error: str = ""
 
 
-def _pack_split(folder: Path, split: Split, source: Source, shard_size: int) -> Iterator[tuple[_Finished | None, int]]:
+def _pack_split(
+    folder: Path, split: Split, source: Source, shard_size: int
+) -> Iterator[tuple[_FinishedShard | None, int]]:
     """Each shard when it is whole, else None, and how many images were dealt with.
 
     A train split is shuffled once, so that each shard has a bit of everything.
@@ -176,10 +174,10 @@ def _pack_split(folder: Path, split: Split, source: Source, shard_size: int) -> 
         fsync_file(folder / ".record")
         (folder / ".record").replace(path.with_suffix(".safetensors"))
         number += 1
-        yield _Finished(shard, rows, at, left_out), at
+        yield _FinishedShard(shard, rows, at, left_out), at
 
 
-def _finished_before(path: Path, source: Source, order: Index, start: int, shard_size: int) -> _Finished | None:
+def _finished_before(path: Path, source: Source, order: Index, start: int, shard_size: int) -> _FinishedShard | None:
     """The shard at a path, if an interrupted command finished it and it has the same images and labels.
 
     One that images were left out of is made anew, as they may have been mended, and so is one of whose images any has
@@ -188,7 +186,7 @@ def _finished_before(path: Path, source: Source, order: Index, start: int, shard
     record = path.with_suffix(".safetensors")
     try:
         note = json.loads(rows_note(record))
-        found = _Finished(Shard(**note["shard"]), load_rows(record), note["end"], left_out={})
+        found = _FinishedShard(Shard(**note["shard"]), load_rows(record), note["end"], left_out={})
         sizes = list(note["sizes"])
         if path.stat().st_size != found.shard.bytes or note["shard_size"] != shard_size or note["left_out"]:
             return None
@@ -214,7 +212,7 @@ def _prepare(source: Source, index: int) -> _Image:
         return _Image(name, size, error=error.reason)
 
 
-def _write_index(folder: Path, finished: list[_Finished], classes: tuple[str, ...]) -> None:
+def _write_index(folder: Path, finished: list[_FinishedShard], classes: tuple[str, ...]) -> None:
     shards = tuple(one.shard for one in finished)
     files = tuple(shard.file for shard in shards)
     index = ShardIndex(files, shards, classes, join_rows([one.rows for one in finished]))

@@ -91,7 +91,7 @@ def read_range(url: str, start: int, length: int, size: int | None = None) -> by
 
 @contextmanager
 def reader(url: str) -> Iterator[Read]:
-    """What reads one file from its start to its end, a little at a time."""
+    """A function that reads one file from its start to its end, a little at a time."""
     if is_address(url):
         yield _Window(lambda start, length: read_range(url, start, length), REMOTE_READ_BYTES).read
         return
