@@ -207,16 +207,14 @@ async def _respond(served: ServedModel, infer_request: InferRequest, binary: byt
         functions[REPRESENTATION] = served.engine.representations
     values = dict(zip(functions, await served.compute(images, *functions.values()), strict=True))
     if PROBABILITIES in values:
-        values[PROBABILITIES] = class_probabilities(values[PROBABILITIES])
+        values[PROBABILITIES] = values[LABELS] = class_probabilities(values[PROBABILITIES])
 
     def write() -> Response:
         every = infer_request.parameters.get("binary_data_output", False)
         written = [
             write_tensor(
                 output.name,
-                _output_values(
-                    output, served.labels, values[REPRESENTATION if output.name == REPRESENTATION else PROBABILITIES]
-                ),
+                _output_values(output, served.labels, values[output.name]),
                 binary=bool(output.parameters.get("binary_data", every)),
             )
             for output in outputs

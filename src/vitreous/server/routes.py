@@ -84,7 +84,8 @@ async def predict(
     top_k: Annotated[int | None, Query(ge=1, description="How many classes; 5 by default.")] = None,
 ) -> JSONResponse:
     """The likeliest classes of an image, best first."""
-    served.check_classifier()
+    if not served.labels:
+        raise ApiError(400, f"{served.name} has no classifier and so no labels to give; ask /embed.")
     with served.queue.receiving():
         image, parameters = await read_image(request, served.settings, Parameters)
     [[logits]] = await served.compute([image], served.engine.logits)

@@ -65,24 +65,17 @@ class ServedModel:
         loop, which needs little time but at once, comes first.
         """
 
-        def lower_priority() -> None:  # of this thread and those that it starts; on other systems, of the process
-            if sys.platform == "linux":
-                os.nice(ENGINE_NICENESS)
-
         def compute_noise() -> None:
+            if sys.platform == "linux":  # where it is of this thread and those that it starts; else of the process
+                os.nice(ENGINE_NICENESS)
             forward = self.engine.logits if self.labels else self.engine.representations
             for count in (1, self.batcher.batch_size, self.batcher.batch_size):
                 started = time.monotonic()
                 forward(noise(self.engine, count))
                 self.queue.set_seconds_per_image((time.monotonic() - started) / count)
 
-        with ThreadPoolExecutor(1, initializer=lower_priority) as thread:
+        with ThreadPoolExecutor(1) as thread:
             thread.submit(compute_noise).result()
-
-    def check_classifier(self) -> None:
-        """Refuse a request for classes if the model has none."""
-        if not self.labels:
-            raise ApiError(400, f"{self.name} has no classifier and so no labels to give; ask /embed.")
 
     async def compute(self, images: Sequence[ImageInput], *functions: Forward) -> list[Tensor]:
         """(B, ...) outputs of each of the engine's functions; the images are decoded once."""
