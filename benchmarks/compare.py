@@ -19,7 +19,7 @@ from typing import Any
 
 from measure import write_result
 from vitreous.callbacks import Callbacks
-from vitreous.explain.analysis.bias_numbers import summarise_bias
+from vitreous.explain.analysis.bias_result import summarise_bias
 from vitreous.memory import retain_memory
 from vitreous.studies.compare.result import Cell, Comparison
 from vitreous.verbs.studies import compare
@@ -76,7 +76,7 @@ def described(found: Comparison, names: dict[str, str]) -> dict[str, Any]:
     """What the documentation shows, and all that it follows from."""
     everything = found.to_json()
     bias = [
-        {"measure": row.measure, "share": row.share, "values": dict(zip(found.biases, row.values, strict=True))}
+        {"measure": row.measure, "share": row.as_percent, "values": dict(zip(found.biases, row.values, strict=True))}
         for row in summarise_bias(list(found.biases.values()))
     ]
     cells = [

@@ -41,7 +41,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parents[1] / "src" / "vitreous"
 REBUILT = (
     *("cli", "verbs", "training", "studies", "inference", "evaluation", "objectives", "model", "storage"),
-    *("distributed", "config", "data", "fetch", "weights", "server"),
+    *("distributed", "config", "data", "fetch", "weights", "server", "explain", "report"),
 )
 
 NEVER = {
@@ -192,6 +192,12 @@ ALLOWED = {
     "evaluation/classify.py surest_wrong": "a key in result.json",
     "evaluation/classify.py surest_right": "a key in result.json",
     "evaluation/corruptions.py scores": "a key in --json; accuracies by corruption, no logits there",
+    "explain/analysis/bias_result.py same": "a key in bias.json",
+    "explain/analysis/bias_result.py moved": "a key in bias.json",
+    "explain/analysis/bias_result.py likeness": "a key in bias.json",
+    "explain/analysis/bias_result.py whole": "a key in bias.json",
+    "explain/analysis/depth_result.py share": "a key in analysis.json",
+    "explain/score.py scores": "how good each method is, in Python; no logits there",
     "evaluation/intervals.py ahead": "a key of the verdicts in compare.json",
 }
 """Names that a word above is right for: where (a file or folder, with the name) and why."""

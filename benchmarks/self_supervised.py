@@ -40,7 +40,7 @@ from vitreous.data.batch import Batch
 from vitreous.data.opening import open_data
 from vitreous.data.source import Source
 from vitreous.evaluation.probe import fit_linear, vote_neighbours
-from vitreous.explain.analysis.numbers import Numbers
+from vitreous.explain.analysis.depth_result import DepthAnalysis
 from vitreous.memory import retain_memory
 from vitreous.model.family import build_network
 from vitreous.model.network import require
@@ -206,7 +206,7 @@ def compare(data: str, runs: Path, seed: int) -> dict[str, Any]:
     methods = [method for method in METHODS if _trained(runs, method, seed)]
     models = [runs / f"{method}-{seed}" for method in methods]
     found = analyze(models, data=data, out=runs / f"analysis-{seed}", images=1000, seed=seed).numbers
-    assert isinstance(found, Numbers)  # by depth
+    assert isinstance(found, DepthAnalysis)  # by depth
     by_depth = {}
     for method, one in zip(methods, found.models, strict=True):
         assert one.probe is not None  # the data have labels

@@ -1,4 +1,4 @@
-"""What can be added without touching the package: an objective, a family, an engine, a format, a verb, a metric.
+"""What can be added without touching the package: a row of any table, from an objective to an explanation method.
 
 `docs/extend.md` walks through them; its code is this file's.
 """
@@ -13,6 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
+from fastapi.testclient import TestClient
 from PIL import Image
 from safetensors.torch import load_file
 from torchvision.models import VisionTransformer
@@ -26,16 +28,23 @@ from support.extensions import (
     conv_family,
     dark_verb,
     export_engine,
+    gradient_method,
     quadrant_objective,
     torchvision_format,
 )
 from support.killing import check_killed_and_resumed
+from support.serving import opened
 from vitreous.callbacks import Callbacks
+from vitreous.config.server import ServerSettings
+from vitreous.data.augment import normalise
 from vitreous.data.batch import Batch, ViewBatch
+from vitreous.data.view import make_view
 from vitreous.evaluation.classify import METRICS, ClassificationResult
+from vitreous.explain.request import EXPLANATION_METHODS
 from vitreous.inference.engines import ENGINES
 from vitreous.model.family import FAMILIES
 from vitreous.objectives.build import OBJECTIVES
+from vitreous.server.app import make_app
 from vitreous.training.recipes.pretrain import PRETRAINING
 from vitreous.training.recipes.supervised import RECIPES
 from vitreous.verbs import GROUPS
@@ -384,13 +393,86 @@ def test_a_metric_is_measured_printed_and_on_the_page(tmp_path, monkeypatch):
     assert ClassificationResult.from_json(found).top1 == 0.5
 
 
+# An explanation method
+
+
+@pytest.fixture
+def gradient(monkeypatch):
+    monkeypatch.setitem(EXPLANATION_METHODS, "gradient", gradient_method.METHOD)
+    monkeypatch.setenv("COLUMNS", "100")
+
+
+@pytest.fixture
+def bundle(tmp_path):
+    return make_bundle(tmp_path / "bundle")
+
+
+def test_the_method_is_a_function(bundle, images, gradient):
+    """Against the gradient by finite differences, of the whole map."""
+    image, model = images / "square" / "1.png", vitreous.load(bundle)
+    found = model.explain(image, method="gradient", target=model.labels[1])
+    assert (found.method, found.label, found.layers, found.maps.shape) == (
+        "gradient",
+        model.labels[1],
+        (),
+        (1, 1, 7, 7),
+    )
+    network = model.network.double()
+    view = normalise(make_view(image, model.bundle.preprocess)[None], model.bundle.preprocess).double()
+    expected = torch.zeros(view.shape[2:], dtype=torch.float64)
+    with torch.no_grad():
+        for place in range(view[0].numel()):
+            step = torch.zeros_like(view)
+            step.view(-1)[place] = 1e-5
+            slope = (network(view + step) - network(view - step))[0, 1] / 2e-5
+            expected.view(-1)[place % expected.numel()] += (slope * view.view(-1)[place]).abs()
+    np.testing.assert_allclose(found.maps[0, 0], F.adaptive_avg_pool2d(expected[None], 7)[0], rtol=1e-3, atol=1e-6)
+    for wrong in ({"layer": 0}, {"head": 0}, {"query": (1.0, 1.0)}):
+        with pytest.raises(vitreous.UserError, match=next(iter(wrong))):
+            model.explain(image, method="gradient", **wrong)
+    with pytest.raises(vitreous.UserError, match=r"method='magic': .*gradient"):
+        model.explain(image, method="magic")
+
+
+def test_the_method_is_in_the_help(gradient):
+    shown = " ".join(re.sub("[│╭╮╰╯─]", " ", run_command("explain", "--help").stdout).split())
+    assert "--method attention|rollout|relevance|gradcam|occlusion|gradient" in shown
+
+
+def test_the_method_is_a_choice_of_the_command(bundle, images, gradient, tmp_path):
+    image = images / "square" / "1.png"
+    arguments = ("explain", bundle, image, "--out", tmp_path / "out", "--json", "--method")
+    found = json.loads(run_command(*arguments, "gradient").stdout)
+    assert [Path(name).name for name in found["files"]] == ["1-gradient.png"]
+    check_refused(run_command(*arguments, "gradients"), "--method")
+    check_refused(run_command("score-explanations", bundle, images, "--methods", "gradient"), "7x7")
+
+
+def test_the_method_is_on_the_servers_page(bundle, images, gradient):
+    app = make_app([opened(bundle)], ServerSettings())
+    with TestClient(app, base_url="http://127.0.0.1") as client:
+        (card,) = client.get("/page/start").json()["models"]
+        assert "gradient" in card["methods"]
+        assert card["method_cards"]["gradient"] == {
+            "title": "Gradient × input",
+            "hint": "Which pixels the class would notice first.",
+            "explains_class": True,
+            "layered": False,
+        }
+        assert "gradient" not in card["starts"]
+        image = (images / "square" / "1.png").read_bytes()
+        shown = client.post("/explain?method=gradient&format=json", content=image)
+        assert shown.json()["method"] == "gradient"
+        assert client.post("/explain?method=gradients", content=image).status_code == 400
+
+
 # The page
 
 
 def test_the_code_on_the_page_is_the_code_that_runs(subtests):
     page = (HERE.parent / "docs" / "extend.md").read_text()
     blocks = re.findall(r"^( *)```python\n(.*?)^ *```", page, re.S | re.M)
-    assert len(blocks) == 16
+    assert len(blocks) == 18
     files = [path.read_text() for path in (HERE / "support" / "extensions").glob("*.py")]
     for number, (indent, block) in enumerate(blocks):
         code = "".join(line.removeprefix(indent) for line in block.splitlines(keepends=True))

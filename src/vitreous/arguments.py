@@ -316,6 +316,17 @@ def union_members(hint: Any, *, annotated: bool = False) -> list[Any]:
     return [hint]
 
 
+def choices_of(hint: Any) -> list[str]:
+    """The fixed values that a hint allows beside others: those of a Literal, the names of a table."""
+    found: list[str] = []
+    for kind in union_members(hint, annotated=True):
+        if get_origin(kind) is Literal:
+            found += map(str, get_args(kind))
+        elif get_origin(kind) is Annotated:
+            found += [name for remark in get_args(kind)[1:] if isinstance(remark, OneOf) for name in remark.names()]
+    return found
+
+
 def _describe_hint(hint: Any, beside: Sequence[Any]) -> str:
     origin = get_origin(hint)
     if origin is Annotated:

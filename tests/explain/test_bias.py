@@ -14,9 +14,9 @@ from support.extensions.conv_family import TinyConv, TinyConvConfig
 from vitreous import ViT, ViTConfig
 from vitreous.config.data import Preprocess
 from vitreous.data.packed import ArraySource
-from vitreous.explain.analysis import changes
+from vitreous.explain.analysis import perturbations
 from vitreous.explain.analysis.bias import gradient_maps, measure_bias, patch_side, receptive_field
-from vitreous.explain.analysis.bias_numbers import (
+from vitreous.explain.analysis.bias_result import (
     Bias,
     Effect,
     Shifts,
@@ -212,7 +212,7 @@ def test_filters_against_sums_of_waves(subtests):
                 waves = [np.exp(-2j * np.pi * np.outer(np.arange(n), np.arange(n)) / n) for n in size]
                 steps = [np.minimum(np.arange(n), n - np.arange(n)) / n for n in size]
                 low = np.sqrt(steps[0][:, None] ** 2 + steps[1][None, :] ** 2) <= cutoff / 2
-                for keep, found in ((low, changes.low_pass), (~low, changes.high_pass)):
+                for keep, found in ((low, perturbations.low_pass), (~low, perturbations.high_pass)):
                     keep[0, 0] = True
                     spectrum = waves[0] @ images.double().numpy() @ waves[1] * keep
                     expected = (waves[0].conj() @ spectrum @ waves[1].conj()).real / (size[0] * size[1])
@@ -235,9 +235,9 @@ def test_half_is_where_the_curve_crosses_it():
 
 def test_shuffling_keeps_the_pieces_and_moves_every_one():
     images = torch.arange(2 * 8 * 8).reshape(2, 1, 8, 8)
-    made = changes.shuffled(images, [4, 9], pieces=4, seed=0)
+    made = perturbations.shuffled(images, [4, 9], pieces=4, seed=0)
     assert torch.equal(
-        made, torch.cat([changes.shuffled(images[i : i + 1], [n], pieces=4, seed=0) for i, n in ((0, 4), (1, 9))])
+        made, torch.cat([perturbations.shuffled(images[i : i + 1], [n], pieces=4, seed=0) for i, n in ((0, 4), (1, 9))])
     )
     for before, after in zip(images[:, 0].numpy(), made[:, 0].numpy(), strict=True):
         cut = [
@@ -252,27 +252,27 @@ def test_windows_have_only_pixels_of_the_image():
     rows, columns = torch.meshgrid(torch.arange(20), torch.arange(26), indexing="ij")
     images = torch.stack([rows, columns]).expand(30, 2, 20, 26)
     index = list(range(30))
-    still, moved = (changes.moved_windows(images, index, size=(16, 22), distance=d, seed=0) for d in (0, 3))
+    still, moved = (perturbations.moved_windows(images, index, size=(16, 22), distance=d, seed=0) for d in (0, 3))
     ways = {tuple(way) for way in (moved - still).flatten(2)[:, :, 0].tolist()}
     assert ways == {(3, 0), (-3, 0), (0, 3), (0, -3)}
     assert torch.equal(moved - still, (moved - still)[:, :, :1, :1].expand_as(moved))
 
 
 def test_what_the_crop_leaves_out_is_used_before_the_image_is_enlarged():
-    wide = changes.enlarged(Preprocess(size=(64, 64), crop=0.5))  # resized to 128: there is room
+    wide = perturbations.enlarged(Preprocess(size=(64, 64), crop=0.5))  # resized to 128: there is room
     assert (wide.size, wide.resized) == ((80, 80), (128, 128))
-    assert changes.enlarged(Preprocess(size=(64, 64), crop=0.9)).resized == (80, 80)
-    assert changes.enlarged(Preprocess(size=(16, 32))).size == (20, 36)
+    assert perturbations.enlarged(Preprocess(size=(64, 64), crop=0.9)).resized == (80, 80)
+    assert perturbations.enlarged(Preprocess(size=(16, 32))).size == (20, 36)
 
 
 def test_sizes_and_strengths():
-    assert changes.distances((224, 224), 16) == [1, 2, 4, 8, 16, 32]
-    assert changes.distances((28, 28), 7) == [1, 2, 4, 7]
-    assert changes.distances((32, 32), 32) == [1, 2, 4, 8]
-    assert changes.piece_counts((224, 224), 16) == [2, 4, 8, 14, 16]
-    assert changes.piece_counts((28, 28), 4) == [2, 4, 7, 14]
-    assert changes.piece_counts((7, 5), None) == []
-    assert changes.cutoffs((8, 8)) == [0.0, 0.3, 0.4, 0.6, 0.8, 1.0]
+    assert perturbations.distances((224, 224), 16) == [1, 2, 4, 8, 16, 32]
+    assert perturbations.distances((28, 28), 7) == [1, 2, 4, 7]
+    assert perturbations.distances((32, 32), 32) == [1, 2, 4, 8]
+    assert perturbations.piece_counts((224, 224), 16) == [2, 4, 8, 14, 16]
+    assert perturbations.piece_counts((28, 28), 4) == [2, 4, 7, 14]
+    assert perturbations.piece_counts((7, 5), None) == []
+    assert perturbations.cutoffs((8, 8)) == [0.0, 0.3, 0.4, 0.6, 0.8, 1.0]
 
 
 def test_stride_of_a_map(subtests):

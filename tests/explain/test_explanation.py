@@ -8,7 +8,7 @@ from support.tiny_models import LABELS, VARIANTS, preprocess_for, random_model
 from vitreous.explain import explanation
 from vitreous.explain.explanation import Explainer
 from vitreous.explain.methods import Maps, compute_maps
-from vitreous.explain.request import METHODS, ExplanationRequest
+from vitreous.explain.request import EXPLANATION_METHODS, ExplanationRequest
 from vitreous.weights.bundle import Bundle
 
 
@@ -29,7 +29,9 @@ def test_the_image_and_the_class_are_moved_to_the_models_device(monkeypatch):
     assert found.label == LABELS[0]
 
 
-@pytest.mark.parametrize("method", [method for method in METHODS if method != "occlusion"])  # it counts patches
+@pytest.mark.parametrize(
+    "method", [method for method in EXPLANATION_METHODS if method != "occlusion"]
+)  # it counts patches
 def test_no_method_mixes_devices(method, subtests):
     """A tensor on the CPU among those of "meta" is an error, as it is among those of an accelerator."""
     for name, changes in VARIANTS.items():

@@ -8,9 +8,9 @@ from support.tiny_conv import TinyConvConfig
 from vitreous import UserError
 from vitreous.config.data import Preprocess
 from vitreous.explain.methods import check_request, compute_maps, default_method
-from vitreous.explain.place import place_cells
+from vitreous.explain.patch_geometry import place_cells
 from vitreous.explain.relevance import feature_map_gradcam
-from vitreous.explain.request import METHODS, ExplanationRequest
+from vitreous.explain.request import EXPLANATION_METHODS, ExplanationRequest
 from vitreous.model.family import build_network
 from vitreous.model.network import Network
 
@@ -85,7 +85,7 @@ def test_what_can_be_asked_of_a_network_without_attention(conv):
     ask(conv, "gradcam", target="a")
     ask(conv, "occlusion", target="a")
     attending = {"attention", "rollout", "relevance"}
-    assert {*attending, "gradcam", "occlusion"} == set(METHODS)
+    assert {*attending, "gradcam", "occlusion"} == set(EXPLANATION_METHODS)
     for method in attending:
         with pytest.raises(UserError, match=f"^method {method}: .*'tiny-conv'"):
             ask(conv, method)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from vitreous import Trace, ViT, ViTConfig
-from vitreous.explain.analysis.depths import Survey, _Reading, pool_depths
+from vitreous.explain.analysis.depths import Survey, _Reading, best_depth, pool_depths
 from vitreous.explain.analysis.measures import (
     BANDS,
     band_noise,
@@ -249,8 +249,8 @@ def test_a_survey_in_batches_is_the_mean_of_what_a_trace_tells(name):
     model = tiny(**SHAPES[name])
     images = draw(5, 3, *model.config.image_size)
     survey = Survey(model, 100)
-    survey.look(images[:3])
-    survey.look(images[3:])
+    survey.add(images[:3])
+    survey.add(images[3:])
     found = survey.measures()
 
     trace = Trace()
@@ -289,8 +289,8 @@ def test_singular_values_stop_where_they_are_known_well_enough(monkeypatch):
     model, images = tiny(), draw(9, 3, 16, 16)
     survey, short = Survey(model, 100), Survey(model, 100)
     for start in range(0, 9, 3):
-        survey.look(images[start : start + 3])
-    short.look(images[:4])
+        survey.add(images[start : start + 3])
+    short.add(images[:4])
     np.testing.assert_allclose(survey.measures().token_rank, short.measures().token_rank, atol=1e-4)
 
 
@@ -305,5 +305,22 @@ def test_no_two_layers_attention_is_alive_at_once(monkeypatch):
         record(self, layer, attention)
 
     monkeypatch.setattr(_Reading, "record_attention", watch)
-    Survey(tiny(), 2).look(draw(2, 3, 16, 16))
+    Survey(tiny(), 2).add(draw(2, 3, 16, 16))
     assert len(alive) == 3
+
+
+def test_the_best_depth_is_chosen_on_the_images_that_probes_learn_from():
+    """Depth 1 holds the class, depth 0 nothing, depth 2 the class of most images."""
+    labels = torch.tensor([0] * 12 + [1] * 12)
+    right, features = torch.eye(2)[labels], torch.zeros(24, 3, 2)
+    features[:, 1] = right
+    features[:, 2] = torch.where((torch.arange(24) % 6 == 0)[:, None], 1 - right, right)
+
+    def centroids(features, labels, classes):
+        means = torch.stack([features[labels == k].mean(dim=0) for k in range(classes)])
+        return lambda others: -torch.cdist(others, means)
+
+    assert best_depth(centroids, features, labels, 2) == 1
+    assert best_depth(centroids, features.flip(1), labels, 2) == 1
+    assert best_depth(centroids, features[:, [2, 0, 1]], labels, 2) == 2
+    assert best_depth(centroids, features[:1], labels[:1], 2) == 0, "one image tells nothing"

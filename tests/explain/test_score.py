@@ -6,8 +6,8 @@ import torch
 
 from support.tiny_models import random_images, random_model
 from vitreous.config.data import Preprocess
-from vitreous.explain.place import place_patches
-from vitreous.explain.score import FRACTIONS, centre_map, centre_patches, localise, removal_curves, seen_centre_map
+from vitreous.explain.patch_geometry import place_patches
+from vitreous.explain.score import FRACTIONS, bootstrap_intervals, centre_map, centre_patches, localise, removal_curves
 
 
 def test_a_hand_made_map():
@@ -52,9 +52,21 @@ def test_curves_leave_patches_out():
                     assert curve[b, s].item() == pytest.approx(chance.item(), abs=1e-6)
 
 
+def test_intervals_are_those_of_a_normal_mean():
+    """Of many images, the bootstrap's percentiles are the mean and 1.96 standard errors to either side."""
+    values = np.random.default_rng(0).normal(size=(400, 2)) * (1, 3)
+    found = bootstrap_intervals(values)
+    for (low, high), column in zip(found, values.T, strict=True):
+        error = column.std() / 20
+        assert low == pytest.approx(column.mean() - 1.96 * error, abs=0.2 * error)
+        assert high == pytest.approx(column.mean() + 1.96 * error, abs=0.2 * error)
+    assert bootstrap_intervals(values) == found
+    assert bootstrap_intervals(np.ones((3, 1))) == [(1, 1)]
+
+
 def test_the_baselines_are_gaussians_of_a_quarter_side():
     place = place_patches(30, 60, Preprocess(size=(16, 16)), patch=4)  # sees the middle 30x30
-    whole, seen = centre_map(place), seen_centre_map(place)
+    whole, seen = centre_map(place), centre_map(place, seen=True)
     assert whole.shape == (30, 60)
     assert whole[15, 44] / whole[15, 30] == pytest.approx(np.exp(-((14.5**2 - 0.5**2) / 15**2) / 2), rel=1e-5)
     assert seen[15, 10] == 0

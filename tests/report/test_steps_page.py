@@ -123,9 +123,9 @@ def check_scores(shown, truth, c, cell):
     if truth["bias"] is not None:
         bias, total = biased
         assert float(bias) == pytest.approx(truth["bias"][token], abs=1e-3)
-        assert float(total) == pytest.approx(truth["scores"][token], abs=1e-3)
+        assert float(total) == pytest.approx(truth["attention_logits"][token], abs=1e-3)
     low, high = re.search(r"(-?\d+\.\d{3}) to (-?\d+\.\d{3})", shown.text).groups()
-    patches = truth["scores"][c.prefix :]
+    patches = truth["attention_logits"][c.prefix :]
     assert (float(low), float(high)) == pytest.approx((patches.min(), patches.max()), abs=1e-3)
     listed = [row for row in shown.cells if len(row) == 3 and not row[0].startswith("<class")]
     weights = sorted(truth["weights"], reverse=True)

@@ -49,7 +49,7 @@ def test_the_numbers_of_an_explanation(server, bundle, subtests):
             assert found["score"] == pytest.approx(expected.score, abs=1e-5)
             assert found["layers"] == list(expected.layers)
             assert found["heads"] == list(expected.heads)
-            assert (found["width"], found["height"], found["box"]) == (24, 20, list(expected.place.box))
+            assert (found["width"], found["height"], found["box"]) == (24, 20, list(expected.geometry.box))
             np.testing.assert_allclose(found["maps"], expected.maps, atol=1e-5)
 
 

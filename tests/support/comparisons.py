@@ -1,7 +1,7 @@
 """A comparison by hand: accuracies that are known, so that what a page or a verdict says of them is known too."""
 
 from vitreous.distributed.meter import Cost
-from vitreous.explain.analysis.bias_numbers import Bias, Effect, ReceptiveField, Shifts
+from vitreous.explain.analysis.bias_result import Bias, Effect, ReceptiveField, Shifts
 from vitreous.studies.compare.result import Cell, Compared, Comparison, Trial
 
 CONV, PLAIN, DONE = "C+P/4@32", "P/4@32", "runs/<b>old"

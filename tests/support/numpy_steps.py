@@ -56,7 +56,7 @@ def expected_steps(model, image, cell, query_token, layer, head):
         "values": v,
         "products": products,
         "bias": bias,
-        "scores": scores,
+        "attention_logits": scores,
         "seen": None if truth.seen(name, None).all() else seen,
         "weights": weights,
         "summed": sum(weight * value for weight, value in zip(weights, v, strict=True)),

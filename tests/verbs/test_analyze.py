@@ -15,6 +15,7 @@ from vitreous.config.data import Preprocess
 from vitreous.data.augment import eval_view, normalise
 from vitreous.data.opening import open_data
 from vitreous.evaluation.probe import fit_linear
+from vitreous.explain.analysis.depth_result import summarise
 from vitreous.explain.analysis.depths import NOISE, pool_depths
 from vitreous.explain.analysis.measures import BANDS, band_noise, linear_cka
 from vitreous.studies.analysis import WEIGHT_DECAY, choose_images
@@ -108,6 +109,16 @@ def test_probes_and_likeness_are_what_they_say(found, data, colours):
     assert np.shape(pairs[0, 1]) == (2, 4)
     assert pairs[0, 0][0][1] == pytest.approx(linear_cka(asked[:, 0], asked[:, 1]), abs=1e-4)
     assert np.diag(pairs[1, 1]) == pytest.approx(1)
+
+
+def test_the_best_depth_is_not_chosen_on_the_measured_images(found):
+    """However high another depth is there."""
+    model = found.numbers.models[0]
+    low, high = (replace(model.probe.representation, value=value) for value in (0.25, 0.75))
+    for best, value in ((0, 0.25), (1, 0.75)):
+        probed = replace(model, probe=replace(model.probe, accuracy=(low, high), best_depth=best))
+        rows = {row.measure: row.values for row in summarise([probed])}
+        assert rows["linear probe at its best depth"] == (value,)
 
 
 def test_noise_meets_the_models_own_classifier(found, data, colours):

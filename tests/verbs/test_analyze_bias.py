@@ -12,7 +12,7 @@ from support.tiny_conv import make_conv_bundle, register
 from vitreous import UserError, ViT, ViTConfig, analyze
 from vitreous.cli import main
 from vitreous.config.data import Preprocess
-from vitreous.explain.analysis.bias_numbers import Bias, summarise_bias
+from vitreous.explain.analysis.bias_result import Bias, summarise_bias
 from vitreous.model.family import build_network, named_config
 from vitreous.verbs.evaluate import evaluate
 from vitreous.weights.bundle import Bundle

@@ -17,9 +17,9 @@ from vitreous.config.data import Preprocess
 from vitreous.data.augment import eval_view, normalise
 from vitreous.data.decode import ImageError, open_image
 from vitreous.explain import explanation
-from vitreous.explain.draw import CAPTION, GAP, overlay
 from vitreous.explain.methods import Maps
-from vitreous.explain.request import METHODS
+from vitreous.explain.overlay import CAPTION, GAP, overlay
+from vitreous.explain.request import EXPLANATION_METHODS
 from vitreous.verbs.explain import explain
 from vitreous.verbs.predict import predict
 from vitreous.weights.bundle import Bundle, save_bundle
@@ -69,7 +69,7 @@ def test_the_map_lies_on_what_the_model_looked_at(subtests):
                 assert found.map.max() == inside.max() > 0.7
                 rows, columns = np.nonzero(found.map > 0.5)
                 assert (rows.min(), rows.max() + 1, columns.min(), columns.max() + 1) == (top, bottom, left, right)
-                assert not found.map[~found.place.seen()].any()
+                assert not found.map[~found.geometry.seen()].any()
 
 
 def test_an_image_turned_by_its_camera_is_explained_upright(tmp_path, subtests):
@@ -187,7 +187,7 @@ def test_every_method_layer_and_head(tmp_path):
     image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (30, 50, 3)).astype(np.uint8))
     Image.fromarray(np.asarray(image)).save(tmp_path / "x.png")
     predicted = predict(bundle, [tmp_path / "x.png"])[0]
-    for method in METHODS:
+    for method in EXPLANATION_METHODS:
         found = Model(bundle).explain(tmp_path / "x.png", method=method)
         assert found.map.shape == (30, 50)
         assert found.label == predicted.label
@@ -233,7 +233,7 @@ def test_every_kind_of_vit(subtests):
     for changes in VARIANTS:
         model = random_model(**changes)
         bundle = Bundle(model, preprocess_for(model), LABELS)
-        for method in METHODS:
+        for method in EXPLANATION_METHODS:
             with subtests.test(method, **changes):
                 found = Model(bundle).explain(image, method=method)
                 assert found.maps.shape[2:] == model.config.grid
@@ -354,7 +354,7 @@ def test_mistakes(tmp_path, subtests):
         Model(bundle).explain(tmp_path / "none.png")
     with torch.no_grad():
         model.head.weight.fill_(float("nan"))
-    for method in METHODS:
+    for method in EXPLANATION_METHODS:
         with subtests.test(method), pytest.raises(UserError):
             Model(bundle).explain(image, method=method)
     image.save(tmp_path / "x.png")

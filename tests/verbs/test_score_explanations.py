@@ -14,7 +14,7 @@ from vitreous.callbacks import Callbacks
 from vitreous.config.data import Preprocess
 from vitreous.explain import score
 from vitreous.explain.methods import Maps
-from vitreous.explain.request import METHODS
+from vitreous.explain.request import EXPLANATION_METHODS
 from vitreous.weights.bundle import Bundle
 
 ROWS = ["even", "centre", "centre of what is seen"]
@@ -52,7 +52,9 @@ def test_a_map_that_is_known_gets_its_known_score(lights, bundle):
     assert attention.deletion == attention.insertion == even.deletion == 0.5
     said = json.loads(json.dumps(found.to_json()))
     assert list(said["baselines"]) == ROWS
-    assert set(said["methods"]["attention"]) == {"deletion", "insertion", "energy", "pointing", "iou", "seconds"}
+    assert set(said["methods"]["attention"]) == {"deletion", "insertion", "energy", "pointing", "iou", "seconds"} | {
+        "intervals"
+    }
 
 
 @pytest.fixture
@@ -91,6 +93,31 @@ def test_a_map_that_tells_nothing_apart_is_worth_as_much_as_none(lights, answeri
     assert (gradcam.deletion, gradcam.insertion) == (even.deletion, even.insertion)
 
 
+def test_images_come_to_the_device_of_the_model(lights, bundle):
+    """The device "meta" stands for an accelerator."""
+
+    class SeenError(Exception):
+        pass
+
+    def tell(module, args):
+        raise SeenError(args[0].device.type)
+
+    bundle.model.to("meta").register_forward_pre_hook(tell)
+    with pytest.raises(SeenError, match="meta"):
+        score_explanations(bundle, lights / "data", methods=["attention"])
+
+
+def test_every_mean_has_its_interval(lights, bundle):
+    found = score_explanations(bundle, lights / "data", methods=["attention"], masks=lights / "masks")
+    for one in found.scores:
+        assert list(one.intervals) == ["deletion", "insertion", "energy", "pointing", "iou"]
+        for metric, (low, high) in one.intervals.items():
+            assert low <= getattr(one, metric) + 1e-9
+            assert getattr(one, metric) <= high + 1e-9
+    again = score_explanations(bundle, lights / "data", methods=["attention"], masks=lights / "masks")
+    assert [one.intervals for one in again.scores] == [one.intervals for one in found.scores]
+
+
 def test_images_without_class_folders_are_scored(lights, bundle):
     found = score_explanations(bundle, lights / "data" / "a", methods=[], masks=lights / "masks" / "a")
     assert found.images == 2
@@ -106,7 +133,7 @@ def test_damaged_weights_are_told(lights, bundle):
 def test_without_masks_only_what_needs_none(tmp_path):
     make_images(tmp_path / "p", count=1)
     found = score_explanations(make_bundle(tmp_path / "b"), tmp_path / "p")
-    assert [one.name for one in found.scores] == [*ROWS, *METHODS]
+    assert [one.name for one in found.scores] == [*ROWS, *EXPLANATION_METHODS]
     for one in found.scores:
         assert one.energy is one.pointing is one.iou is None
         assert 0 <= one.deletion <= 1

@@ -14,12 +14,12 @@ from dataclasses import field, make_dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from types import NoneType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import tyro
 from tyro.extras import subcommand_cli_from_dict
 
-from vitreous.arguments import check_values, shown, union_members, wanted
+from vitreous.arguments import check_values, choices_of, shown, union_members, wanted
 from vitreous.cli.verb import Argument, Verb, arguments_of
 from vitreous.errors import UserError
 
@@ -103,6 +103,9 @@ def _parsed_type(argument: Argument) -> Any:
         return Flag
     if argument.repeats:
         return tuple[str, ...]
+    if {*kinds} <= {str, NoneType} and not argument.listed and (names := choices_of(argument.hint)):
+        choice: Any = Literal.__getitem__(tuple(names))
+        return choice | None if NoneType in kinds else choice
     if argument.listed or str in kinds or Path in kinds:
         return str | None if NoneType in kinds else str
     return get_args(argument.hint)[0] if get_origin(argument.hint) is Annotated else argument.hint

@@ -15,9 +15,9 @@ from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from types import NoneType
-from typing import Any, ClassVar, Generic, Literal, ParamSpec, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Generic, ParamSpec, TypeVar, get_origin, get_type_hints
 
-from vitreous.arguments import bind, check_values, union_members
+from vitreous.arguments import bind, check_values, choices_of, union_members
 from vitreous.callbacks import Callbacks, Progress
 from vitreous.interrupt import received_signal
 
@@ -137,7 +137,7 @@ def _option(text: str, hint: Any) -> tuple[str, str]:
     if found := re.fullmatch(r"(?s)(\S*[A-Z|]\S*(?: \.\.\.)?): (.+)", text):
         return found[1], found[2]
     kinds = [kind for kind in union_members(hint) if kind is not NoneType]
-    choices = [str(choice) for kind in kinds if get_origin(kind) is Literal for choice in get_args(kind)]
+    choices = choices_of(hint)
     return ("|".join(choices), text) if choices or kinds == [bool] else ("", "")
 
 

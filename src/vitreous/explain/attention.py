@@ -29,11 +29,11 @@ class _Rows(Trace):
 
 
 class Rollout(Trace):
-    """Multiplies the attention of all layers as they come, and keeps the query tokens' rows after each wanted one."""
+    """Multiplies the attention of all layers as they come; keeps the query tokens' rows after some layers or all."""
 
-    def __init__(self, wanted: Sequence[int] | None, query_tokens: slice) -> None:
+    def __init__(self, layers_kept: Sequence[int] | None, query_tokens: slice) -> None:
         super().__init__(None, tokens=False)
-        self.wanted = wanted
+        self.layers_kept = layers_kept
         self.query_tokens = query_tokens
         self.rolled: Tensor | None = None
 
@@ -43,7 +43,7 @@ class Rollout(Trace):
         stay = torch.eye(mixed.shape[1], device=mixed.device)  # the residual branch carries each token on
         mixed = (mixed + stay) / 2
         self.rolled = mixed if self.rolled is None else mixed @ self.rolled
-        if self.wanted is None or layer in self.wanted:
+        if self.layers_kept is None or layer in self.layers_kept:
             self.attention[layer] = self.rolled[:, None, self.query_tokens, self.prefix :].mean(dim=2)
 
     def read_by_pooling(self) -> Tensor | None:
@@ -117,8 +117,8 @@ class _Distances(Trace):
         self.patch = patch
 
     def record_attention(self, layer: int, attention: Tensor) -> None:
-        between = cell_distances(self.grid, self.patch).to(attention)
-        self.attention[layer] = mean_distance(patch_attention(attention, self.prefix), between)
+        distances = cell_distances(self.grid, self.patch).to(attention)
+        self.attention[layer] = mean_distance(patch_attention(attention, self.prefix), distances)
 
 
 def attention_distance(model: TracesAttention, images: Tensor) -> NDArray[np.float32]:
@@ -134,14 +134,14 @@ def attention_distance(model: TracesAttention, images: Tensor) -> NDArray[np.flo
     return torch.stack([trace.attention[layer] for layer in sorted(trace.attention)], dim=1).cpu().numpy()
 
 
-def mean_distance(among: Tensor, between: Tensor) -> Tensor:
+def mean_distance(weights: Tensor, distances: Tensor) -> Tensor:
     """(B, h): how far queries look, on average over those that look at patches at all; 0 where none does.
 
-    among: (B, h, N, N) attention among patches, of which a row sums to 1, or to 0 if it looks at none.
-    between: (N, N) the distances.
+    weights: (B, h, N, N) attention among patches, of which a row sums to 1, or to 0 if it looks at none.
+    distances: (N, N), in pixels.
     """
-    looking = (among.sum(dim=-1) > 0.5).sum(dim=-1)
-    return (among * between).sum(dim=-1).sum(dim=-1) / looking.clamp_min(1)
+    looking = (weights.sum(dim=-1) > 0.5).sum(dim=-1)
+    return (weights * distances).sum(dim=-1).sum(dim=-1) / looking.clamp_min(1)
 
 
 def cell_distances(grid: tuple[int, int], patch: int) -> Tensor:

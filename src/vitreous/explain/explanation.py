@@ -18,10 +18,10 @@ from vitreous.arguments import shown
 from vitreous.data.augment import normalise
 from vitreous.data.view import ImageInput, image_and_view
 from vitreous.errors import UserError
-from vitreous.explain.draw import encode, mark, overlay, tile
 from vitreous.explain.methods import check_request, compute_maps, default_method
-from vitreous.explain.place import PatchGeometry, place_cells, place_patches
-from vitreous.explain.request import ExplanationRequest, Method
+from vitreous.explain.overlay import encode, mark, overlay, tile
+from vitreous.explain.patch_geometry import PatchGeometry, place_cells, place_patches
+from vitreous.explain.request import ExplanationRequest
 from vitreous.inputs import utf8_text
 from vitreous.model.network import TracesAttention, check_numbers, evaluating
 from vitreous.model.predictions import class_probabilities, predicted_class
@@ -40,12 +40,12 @@ class Explanation:
 
     path: str  # empty for an image that has none, such as one of Pillow's
     image: Image.Image = field(repr=False)  # upright and whole, as a person sees it
-    method: Method
+    method: str
     layers: tuple[int, ...]  # the layers that `maps` has; () if a map belongs to no single one
     heads: tuple[int, ...]  # the heads that `maps` has; () if it joins them
     maps: NDArray[np.float32] = field(repr=False)
     """(layers or 1, heads or 1, rows, columns): one number per patch, as the method gives them."""
-    place: PatchGeometry  # where the patches lie on the image
+    geometry: PatchGeometry  # where the patches lie on the image
     label: str | None = None
     """The class that was explained, or else the most probable; None of a model without a classifier."""
     score: float | None = None  # the probability of that class
@@ -56,14 +56,14 @@ class Explanation:
     @property
     def map(self) -> NDArray[np.float32]:
         """(height, width) of the image: the mean of `maps` at each pixel, 0 where the model did not look."""
-        return self.place.upsample(self.maps.mean(axis=(0, 1)))
+        return self.geometry.upsample(self.maps.mean(axis=(0, 1)))
 
     def overlay(self, longest: int | None = None) -> Image.Image:
         """The map over the image; what the model did not see is dark, and the query point has a ring.
 
         longest: pixels of its longer side, at most; None for the image's own size.
         """
-        image, place = self._at_most(longest) if longest else (self.image, self.place)
+        image, place = self._at_most(longest) if longest else (self.image, self.geometry)
         return self._drawn(image, place, self.maps.mean(axis=(0, 1)))
 
     def grid(self) -> Image.Image:
@@ -73,8 +73,8 @@ class Explanation:
         for i, layer in enumerate(self.maps):
             for j, head in enumerate(layer):
                 panels.append(self._drawn(small, place, head))
-                said = [f"layer {self.layers[i]}"] if self.layers else []
-                captions.append(", ".join(said + ([f"head {self.heads[j]}"] if self.heads else [])))
+                caption = [f"layer {self.layers[i]}"] if self.layers else []
+                captions.append(", ".join(caption + ([f"head {self.heads[j]}"] if self.heads else [])))
         rows, columns = self.maps.shape[:2]
         return tile(panels, captions, columns if min(rows, columns) > 1 else min(4, rows * columns))
 
@@ -91,7 +91,7 @@ class Explanation:
         """The image, made smaller if its longer side has more pixels, and where its patches lie."""
         small = self.image.copy()
         small.thumbnail((longest, longest))
-        return small, self.place.scaled(small.height, small.width)
+        return small, self.geometry.scaled(small.height, small.width)
 
     def _drawn(self, image: Image.Image, place: PatchGeometry, patches: NDArray[np.float32]) -> Image.Image:
         """The patches' numbers over the image, which may have been made smaller."""
@@ -120,13 +120,13 @@ class Explanation:
             sign_zip(file)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """The numbers: map (height, width), maps (layers, heads, rows, columns), layers, heads, and `place.box`."""
+        """The numbers: map (height, width), maps (layers, heads, rows, columns), layers, heads, and `geometry.box`."""
         return {
             "map": self.map,
             "maps": self.maps,
             "layers": np.array(self.layers, np.int64),
             "heads": np.array(self.heads, np.int64),
-            "box": np.array(self.place.box),
+            "box": np.array(self.geometry.box),
         }
 
 
@@ -165,7 +165,8 @@ class Explainer:
         logits, maps = found.logits[0].cpu(), found.maps[0].cpu()
         check_numbers(logits, "scores", path)
         check_numbers(maps, "maps", path)
-        rows, columns = maps.shape[2:]
+        if place is None or place.grid != maps.shape[2:]:
+            place = place_cells(whole.height, whole.width, preprocess, (maps.shape[2], maps.shape[3]))
         heads: tuple[int, ...] = ()
         if self.head == "all":
             heads = tuple(range(maps.shape[1]))
@@ -183,7 +184,7 @@ class Explainer:
             layers=found.layers,
             heads=heads,
             maps=maps.numpy()[:, heads] if heads else maps.numpy().mean(axis=1, keepdims=True),
-            place=place or place_cells(whole.height, whole.width, preprocess, (rows, columns)),
+            geometry=place,
             label=label,
             score=score,
             query=self.query,

@@ -1,46 +1,23 @@
-"""The explanation methods, by name, behind one call."""
+"""Maps of a batch of images by any method of `EXPLANATION_METHODS`, and which requests suit a model."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from vitreous.errors import UserError
-from vitreous.explain.attention import attention_maps, pool_maps, rollout_maps
-from vitreous.explain.occlusion import occluded_grid, occlusion_maps
-from vitreous.explain.relevance import feature_map_gradcam, gradcam_maps, relevance_maps
-from vitreous.explain.request import ExplanationRequest, Layer, Method
+from vitreous.explain.attention import pool_maps
+from vitreous.explain.request import EXPLANATION_METHODS, ExplanationRequest, Layer
 from vitreous.model.network import HasFeatureMap, Network, TracesAttention, evaluating, require
 from vitreous.model.trace import Trace
 
 LARGEST_STRIDE = 256
 """Pixels of input per position of any network's last feature map: larger images leave several positions."""
-
-
-@dataclass(frozen=True)
-class ExplanationMethod:
-    """What a method computes of a network that traces attention, and which options it takes."""
-
-    maps: Callable[..., tuple[dict[int, Tensor], Tensor]] | None
-    """({layer: (B, heads or 1, rows, columns)}, logits) of (model, images, layers, and targets or query); None for a
-    method that looks at no layer."""
-    layer: Callable[[int], int] = lambda depth: depth - 1  # the one that suits it, by the network's depth
-    explains_class: bool = False  # and not the attention of a point
-    gradients: bool = False
-    heads: bool = False  # its heads can be shown one by one
-
-
-EXPLANATION_METHODS: dict[Method, ExplanationMethod] = {
-    "attention": ExplanationMethod(attention_maps, heads=True),
-    "rollout": ExplanationMethod(rollout_maps),
-    # They localise best from two thirds of the depth on; docs/explain.md has the measurement.
-    "relevance": ExplanationMethod(relevance_maps, lambda depth: 2 * depth // 3, explains_class=True, gradients=True),
-    "gradcam": ExplanationMethod(gradcam_maps, lambda depth: 2 * depth // 3 + 1, explains_class=True, gradients=True),
-    "occlusion": ExplanationMethod(None, explains_class=True),
-}
 
 
 @dataclass(frozen=True)
@@ -55,7 +32,7 @@ class Maps:
 def compute_maps(
     model: Network,
     images: Tensor,
-    method: Method,
+    method: str,
     *,
     layer: Layer | None = None,
     targets: Tensor | None = None,
@@ -68,35 +45,54 @@ def compute_maps(
     targets: (B,) the classes to explain; None for the most probable.
     query: the patch whose attention is shown; None for the tokens that the prediction is read from.
     """
-    if method == "occlusion":
-        maps, logits = occlusion_maps(model, images, targets)
-        return Maps((), maps[:, None, None], logits)
-    if method == "gradcam" and not isinstance(model, TracesAttention):
-        maps, logits = feature_map_gradcam(require(model, HasFeatureMap, "method gradcam"), images, targets)
+    row = EXPLANATION_METHODS[method]
+    if (function := _layerless(model, method)) is not None:
+        maps, logits = function(model, images, targets)
         return Maps((), maps[:, None, None], logits)
     attentive = require(model, TracesAttention, f"method {method}")
     if method == "attention" and layer is None and query is None and attentive.config.pool == "attention":
         maps, logits = pool_maps(attentive, images)
         return Maps((), maps[:, None], logits)
     layers = chosen_layers(attentive.config.depth, method, layer)
-    row = EXPLANATION_METHODS[method]
-    assert row.maps is not None
     options = {"targets": targets} if row.explains_class else {"query": query}
-    found, logits = row.maps(attentive, images, layers=layers, **options)
+    found, logits = _function(row.maps)(attentive, images, layers=layers, **options)
     return Maps(tuple(layers), torch.stack([found[number] for number in layers], dim=1), logits)
 
 
-def chosen_layers(depth: int, method: Method, layer: Layer | None) -> Sequence[int]:
+def _layerless(model: Network, method: str) -> Callable[..., Any] | None:
+    """What computes one map of an image, where the method looks at no single layer of such a network; else None."""
+    row = EXPLANATION_METHODS[method]
+    if row.layer is None:
+        return _function(row.maps)
+    if row.feature_map is None or isinstance(model, TracesAttention):
+        require(model, TracesAttention, f"method {method}")
+        return None
+    require(model, HasFeatureMap, f"method {method}")
+    return _function(row.feature_map)
+
+
+def _function(named: Callable[..., Any] | str) -> Callable[..., Any]:
+    """The function itself, of one that a row of the table may name by "module:function"."""
+    if not isinstance(named, str):
+        return named
+    module, _, name = named.partition(":")
+    function: Callable[..., Any] = getattr(import_module(module), name)
+    return function
+
+
+def chosen_layers(depth: int, method: str, layer: Layer | None) -> Sequence[int]:
     """The layers that a method uses, counted from 0; refuses one that is not there."""
     if layer == "all":
         return range(depth)
     if layer is None:
-        return [min(EXPLANATION_METHODS[method].layer(depth), depth - 1)]
+        suited = EXPLANATION_METHODS[method].layer
+        assert suited is not None
+        return [min(suited(depth), depth - 1)]
     Trace([layer]).check(depth)
     return [layer % depth]
 
 
-def default_method(model: Network, *, query: bool = False, size: tuple[int, int] | None = None) -> Method:
+def default_method(model: Network, *, query: bool = False, size: tuple[int, int] | None = None) -> str:
     """What suits a model: relevance; attention without a classifier or for a point; Grad-CAM without attention.
 
     size: height and width of the images, if not the model's own. If they leave a single position of the last feature
@@ -127,21 +123,13 @@ def check_request(model: Network, request: ExplanationRequest, size: tuple[int, 
     method, layer, head = request.method, request.layer, request.head
     assert method is not None
     row = EXPLANATION_METHODS[method]
-    if method == "gradcam" and not isinstance(model, TracesAttention):
-        require(model, HasFeatureMap, "method gradcam")
-    elif row.maps is not None:
-        require(model, TracesAttention, f"method {method}")
+    _layerless(model, method)  # refuses a network that has not what the method needs
     if row.explains_class and not model.config.classes:
         other = "use attention or rollout" if isinstance(model, TracesAttention) else "fit one first"
         raise UserError(f"method {method}: it explains a class, and the model has no classifier; {other}.")
-    if method == "occlusion" and occluded_grid(model, model.config.image_size) == (1, 1):
-        raise UserError("method occlusion: the model sees a single patch, so none can be left out; use another.")
-    if method == "gradcam" and _has_one_position(model, size):
-        raise UserError(
-            "method gradcam: the model's last feature map has a single position for images of this size, so there is "
-            "nothing to distinguish; use occlusion, or larger images."
-        )
-    if row.maps is None and layer is not None:
+    if row.check is not None:
+        _function(row.check)(model, size or model.config.image_size)
+    if row.layer is None and layer is not None:
         raise UserError(f"layer {layer}: {method} looks at no single layer; leave it out.")
     if head != "mean" and not row.heads:
         raise UserError(f"head {head}: {method} joins all heads; only attention shows them one by one.")
@@ -149,7 +137,8 @@ def check_request(model: Network, request: ExplanationRequest, size: tuple[int, 
         if layer is not None:
             raise UserError(f"layer {layer}: {method} looks only at the last feature map of this model; leave it out.")
     else:
-        chosen_layers(model.config.depth, method, layer)
+        if row.layer is not None:
+            chosen_layers(model.config.depth, method, layer)
         if isinstance(head, int) and not -model.config.heads <= head < model.config.heads:
             raise UserError(f"head {head}: the model has heads 0 to {model.config.heads - 1} in each layer.")
     if request.query is not None and row.explains_class:
@@ -158,4 +147,13 @@ def check_request(model: Network, request: ExplanationRequest, size: tuple[int, 
         *others, last = (name for name, other in EXPLANATION_METHODS.items() if other.explains_class)
         raise UserError(
             f"target class: {method} is the same for every class; leave it out, or use {', '.join(others)} or {last}."
+        )
+
+
+def check_feature_map(model: Network, size: tuple[int, int]) -> None:
+    """Refuse Grad-CAM of a last feature map with a single position."""
+    if _has_one_position(model, size):
+        raise UserError(
+            "method gradcam: the model's last feature map has a single position for images of this size, so there is "
+            "nothing to distinguish; use occlusion, or larger images."
         )

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from vitreous.config.data import Preprocess
 from vitreous.data.augment import mean_colour
+from vitreous.errors import UserError
 from vitreous.explain.relevance import log_odds
 from vitreous.model.network import LeavesPatchesOut, Network, can_leave_patches_out
 from vitreous.model.predictions import predicted_class
@@ -43,8 +44,12 @@ def occlusion_maps(
         grid = occluded_grid(model, (images.shape[2], images.shape[3]))
         window = window or max(1, round(min(grid) * 2 / 7))
         hidden = windows(grid, window, stride or max(1, window * 3 // 4)).to(images.device)
-        whole = log_odds(logits, targets)
-        lost = torch.stack([_lost(model, images[i : i + 1], targets[i], whole[i], hidden) for i in range(len(images))])
+        without = [
+            log_odds(logits_without(model, image[None], part), target.expand(len(part)))
+            for image, target in zip(images, targets, strict=True)
+            for part in torch.split(hidden, BATCH)
+        ]
+        lost = log_odds(logits, targets)[:, None] - torch.cat(without).reshape(len(images), -1)
     counts = hidden.sum(dim=0)
     return (lost @ hidden.float() / counts).clamp(min=0).reshape(-1, *grid), logits
 
@@ -52,6 +57,12 @@ def occlusion_maps(
 def occluded_grid(model: Network | LeavesPatchesOut, size: tuple[int, int]) -> tuple[int, int]:
     """Rows and columns of what can be hidden of an image (height, width): its patches, or squares of pixels."""
     return model.patch_grid(size) if isinstance(model, LeavesPatchesOut) else (min(CELLS, size[0]), min(CELLS, size[1]))
+
+
+def check_several_patches(model: Network, size: tuple[int, int]) -> None:
+    """Refuse a model that sees a single patch, or pixel."""
+    if occluded_grid(model, size) == (1, 1):
+        raise UserError("method occlusion: the model sees a single patch, so none can be left out; use another.")
 
 
 def windows(grid: tuple[int, int], window: int, stride: int) -> Tensor:
@@ -65,14 +76,6 @@ def windows(grid: tuple[int, int], window: int, stride: int) -> Tensor:
         for j, left in enumerate(starts[1]):
             hidden[i, j, top : top + sides[0], left : left + sides[1]] = True
     return hidden.reshape(-1, grid[0] * grid[1])
-
-
-def _lost(model: Network | LeavesPatchesOut, image: Tensor, target: Tensor, whole: Tensor, hidden: Tensor) -> Tensor:
-    """(W,) the log-odds that one image loses with each window hidden."""
-    found = [
-        log_odds(logits_without(model, image, part), target.expand(len(part))) for part in torch.split(hidden, BATCH)
-    ]
-    return whole - torch.cat(found)
 
 
 def logits_without(model: Network | LeavesPatchesOut, image: Tensor, hidden: Tensor) -> Tensor:

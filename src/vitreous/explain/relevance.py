@@ -97,15 +97,15 @@ def feature_map_gradcam(model: HasFeatureMap, images: Tensor, targets: Tensor | 
 
 
 class _Graph(Trace):
-    """Starts the autograd graph at the tokens that enter layer `first`."""
+    """Starts the autograd graph at the tokens that enter layer `first_layer`."""
 
-    def __init__(self, layers: Sequence[int], first: int, *, attention: bool) -> None:
+    def __init__(self, layers: Sequence[int], first_layer: int, *, attention: bool) -> None:
         super().__init__(layers, attention=attention)
-        self.first = first
+        self.first_layer = first_layer
         self.leaf: Tensor | None = None
 
     def record_tokens(self, layer: int, tokens: Tensor) -> None:
-        if layer == self.first - 1:
+        if layer == self.first_layer - 1:
             torch.set_grad_enabled(True)  # the no_grad of `_forward` sets it back
             self.leaf = tokens.requires_grad_()
         super().record_tokens(layer, tokens)
@@ -114,14 +114,14 @@ class _Graph(Trace):
 class _Relevance(_Graph):
     """Keeps the relevance (B, T) of all tokens from each layer on, as the backward pass reaches it."""
 
-    def __init__(self, first: int, depth: int) -> None:
-        super().__init__(range(max(first - 1, 0), depth), first, attention=True)
+    def __init__(self, first_layer: int, depth: int) -> None:
+        super().__init__(range(max(first_layer - 1, 0), depth), first_layer, attention=True)
         self.depth = depth
         self.rows: dict[int, Tensor] = {}
         self.hooks: list[RemovableHandle] = []
 
     def explicit(self, layer: int) -> bool:
-        return layer >= self.first  # the one below is only where the graph starts
+        return layer >= self.first_layer  # the one below is only where the graph starts
 
     def record_attention(self, layer: int, attention: Tensor) -> None:
         self._watch(attention, partial(self._carry, layer, attention.detach()))
@@ -169,8 +169,8 @@ def _recordable(tensor: Tensor) -> Tensor:
 
 
 def _forward(model: TracesAttention, images: Tensor, trace: _Graph) -> tuple[Tensor, Tensor]:
-    """The logits (B, K), with a graph from layer `trace.first` on, and the leaf that it starts from."""
-    if trace.first > 0:
+    """The logits (B, K), with a graph from layer `trace.first_layer` on, and the leaf that it starts from."""
+    if trace.first_layer > 0:
         with torch.no_grad():
             logits: Tensor = model(images, trace=trace)
         assert trace.leaf is not None

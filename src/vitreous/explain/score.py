@@ -6,9 +6,11 @@ Letters in shapes: B images, N patches, K classes, S fractions.
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,15 +19,14 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from vitreous.config.data import Preprocess
 from vitreous.data.augment import normalise
 from vitreous.data.decode import ImageError, open_values, read_header
 from vitreous.data.source import Source
 from vitreous.data.view import Sample, image_and_view
 from vitreous.errors import UserError
 from vitreous.explain.methods import check_request, compute_maps
-from vitreous.explain.place import Map, PatchGeometry, place_patches
-from vitreous.explain.request import ExplanationRequest, Method
+from vitreous.explain.patch_geometry import Map, PatchGeometry, place_patches
+from vitreous.explain.request import ExplanationRequest
 from vitreous.model.network import LeavesPatchesOut, check_numbers, evaluating, require
 from vitreous.model.predictions import class_probabilities, predicted_class
 from vitreous.model.vit import ViT
@@ -78,33 +79,34 @@ def localise(map: NDArray[np.floating], mask: NDArray[np.bool_]) -> Localisation
     )
 
 
-def centre_map(place: PatchGeometry) -> Map:
-    """(height, width): a Gaussian in the middle of the image, sigma a quarter of each side; it ignores the image."""
-    height, width = place.size
-    return _gaussian(np.arange(height) + 0.5, np.arange(width) + 0.5, (0.0, 0.0, width, height))
+def gaussian(rows: NDArray[np.floating], columns: NDArray[np.floating], box: tuple[float, float, float, float]) -> Map:
+    """(rows, columns): a Gaussian in the middle of a box, sigma a quarter of each side, at these rows and columns.
 
-
-def seen_centre_map(place: PatchGeometry) -> Map:
-    """The same in the middle of what the model saw, and 0 elsewhere: a baseline that knows where the crop is."""
-    height, width = place.size
-    return _gaussian(np.arange(height) + 0.5, np.arange(width) + 0.5, place.box) * place.seen()
-
-
-def centre_patches(place: PatchGeometry, box: tuple[float, float, float, float] | None = None) -> Map:
-    """(rows, columns): a Gaussian in the middle of the image, or of a box in it, at the patches' centres."""
-    height, width = place.size
-    return _gaussian(*place.centres(), box or (0.0, 0.0, width, height))
-
-
-def _gaussian(rows: NDArray[np.floating], columns: NDArray[np.floating], box: tuple[float, float, float, float]) -> Map:
+    box: left, top, right and bottom.
+    """
     left, top, right, bottom = box
     down = (rows - (top + bottom) / 2) / ((bottom - top) / 4)
     across = (columns - (left + right) / 2) / ((right - left) / 4)
     return np.exp(-(down[:, None] ** 2 + across**2) / 2).astype(np.float32)
 
 
+def centre_map(geometry: PatchGeometry, *, seen: bool = False) -> Map:
+    """(height, width): a Gaussian in the middle of the image; seen: of what the model saw of it, and 0 elsewhere."""
+    height, width = geometry.size
+    box = geometry.box if seen else (0.0, 0.0, width, height)
+    found = gaussian(np.arange(height) + 0.5, np.arange(width) + 0.5, box)
+    return found * geometry.seen() if seen else found
+
+
+def centre_patches(geometry: PatchGeometry, *, seen: bool = False) -> Map:
+    """(rows, columns): the same at the patches' centres."""
+    height, width = geometry.size
+    return gaussian(*geometry.centres(), geometry.box if seen else (0.0, 0.0, width, height))
+
+
 BASELINES = ("even", "centre", "centre of what is seen")
 BATCH = 8
+RESAMPLES = 1000  # of the bootstrap
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,8 @@ class MethodScore:
     pointing: float | None = None  # fraction of the images whose highest point is on the mask
     iou: float | None = None  # mean of each image's best intersection over union
     seconds: float | None = None  # to compute the map of one image, prediction included; None for a baseline
+    intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """95 % intervals of these means but the seconds, by name: bootstrapped over the images."""
 
 
 @dataclass(frozen=True)
@@ -133,16 +137,17 @@ class ExplanationScores:
         """{"images", "baselines", "methods", "left_out"}, each of the two in the middle by name."""
         parts: dict[str, Any] = {"baselines": {}, "methods": {}}
         for one in self.scores:
-            kind = "baselines" if one.name in BASELINES else "methods"
-            metrics = {key: value for key, value in asdict(one).items() if key != "name" and value is not None}
-            parts[kind][one.name] = {key: round(value, 4) for key, value in metrics.items()}
+            fields = asdict(one)
+            intervals = {key: [round(end, 4) for end in ends] for key, ends in fields.pop("intervals").items()}
+            metrics = {key: round(value, 4) for key, value in fields.items() if key != "name" and value is not None}
+            parts["baselines" if one.name in BASELINES else "methods"][one.name] = {**metrics, "intervals": intervals}
         return {"images": self.images, **parts, "left_out": self.left_out}
 
 
 def score_methods(
     bundle: Bundle,
     source: Source,
-    methods: Sequence[Method],
+    methods: Sequence[str],
     *,
     masks: Path | None = None,
     count: int | None = None,
@@ -163,106 +168,103 @@ def score_methods(
     if masks is not None:
         for index in chosen:
             _check_mask(_mask_path(masks, source, index), source, index)
-    sums = _Sums(model, bundle.path, methods)
+    values: Values = {name: defaultdict(list) for name in (*BASELINES, *methods)}
     left_out: dict[str, str] = {}
     done = 0
-    for batch in _batches(bundle.preprocess, model.config.patch, source, chosen, masks, left_out):
+    for batch in _batches(bundle, source, chosen, masks, left_out):
         with evaluating(model):
-            sums.add(batch)
-        done += len(batch.places)
+            _score_batch(model, batch, methods, bundle.path, values)
+        done += len(batch.indices)
         progress(done, len(chosen) - len(left_out))
     if not done:
         raise UserError(f"{source.name(0)}: neither this image nor any other can be read; give others.")
-    return ExplanationScores(done, sums.means(done), left_out)
+    return ExplanationScores(done, tuple(_mean_scores(name, found) for name, found in values.items()), left_out)
+
+
+Values = dict[str, dict[str, list[float]]]  # of each method or baseline, by metric, one number per image
+
+
+def _mean_scores(name: str, values: dict[str, list[float]]) -> MethodScore:
+    metrics = {metric: found for metric, found in values.items() if metric != "seconds"}
+    intervals = bootstrap_intervals(np.array(list(metrics.values())).T)
+    means = {metric: fmean(found) for metric, found in values.items()}
+    return MethodScore(name, **means, intervals=dict(zip(metrics, intervals, strict=True)))
+
+
+def bootstrap_intervals(values: NDArray[np.floating], seed: int = 0) -> list[tuple[float, float]]:
+    """95 % intervals of the means of each column of (n, metrics): percentiles of RESAMPLES draws of n rows.
+
+    The same rows are drawn whenever n and the seed are the same, so that methods are compared on the same images.
+    """
+    n, rng = len(values), np.random.default_rng(seed)
+    means = np.stack([values[rng.integers(0, n, n)].mean(axis=0) for _ in range(RESAMPLES)])
+    return [(float(low), float(high)) for low, high in np.quantile(means, (0.025, 0.975), axis=0).T]
 
 
 @dataclass(frozen=True)
 class _Batch:
-    images: Tensor  # (B, C, H, W), normalised
-    places: list[PatchGeometry]
+    images: Tensor  # (B, C, H, W), normalised, on the model's device
+    geometries: list[PatchGeometry]
     masks: list[NDArray[np.bool_]] | None
     indices: list[int]
 
-    def noise(self) -> NDArray[np.float64]:
-        """(B, rows, columns): random numbers of each image, however the images are batched."""
-        return np.stack([np.random.default_rng(index).random(self.places[0].grid) for index in self.indices])
 
+def _score_batch(model: ViT, batch: _Batch, methods: Sequence[str], path: Path | None, values: Values) -> None:
+    """Add what each method and baseline scores on these images to `values`."""
+    images, geometries = batch.images, batch.geometries
+    # of each image its own, however images are batched
+    noise = np.stack([np.random.default_rng(index).random(geometries[0].grid) for index in batch.indices])
+    with torch.no_grad():
+        logits = model(images)
+    check_numbers(logits, "scores", path)
+    targets = predicted_class(logits)
 
-class _Sums:
-    """Adds up metrics by method."""
-
-    def __init__(self, model: ViT, path: Path | None, methods: Sequence[Method]) -> None:
-        self.model, self.path, self.methods = model, path, methods
-        self.sums: dict[str, dict[str, float]] = {name: {} for name in (*BASELINES, *methods)}
-
-    def add(self, batch: _Batch) -> None:
-        with torch.no_grad():
-            logits = self.model(batch.images)
-        check_numbers(logits, "scores", self.path)
-        targets = predicted_class(logits)
-        for method in self.methods:
-            start = time.perf_counter()
-            maps = compute_maps(self.model, batch.images, method, targets=targets).maps.mean(dim=(1, 2)).clamp(min=0)
-            self._sum(method, seconds=time.perf_counter() - start)
-            patches = maps.cpu().numpy()
-            self._removal(method, batch, patches, targets)
-            self._localise(
-                method, batch, (place.upsample(one) for place, one in zip(batch.places, patches, strict=True))
-            )
-        self._removal("even", batch, batch.noise(), targets)
-        self._removal("centre", batch, np.stack([centre_patches(place) for place in batch.places]), targets)
-        seen = np.stack([centre_patches(place, place.box) for place in batch.places])
-        self._removal("centre of what is seen", batch, seen, targets)
-        self._localise("even", batch, (np.ones(place.size, np.float32) for place in batch.places))
-        self._localise("centre", batch, (centre_map(place) for place in batch.places))
-        self._localise("centre of what is seen", batch, (seen_centre_map(place) for place in batch.places))
-
-    def means(self, images: int) -> tuple[MethodScore, ...]:
-        return tuple(
-            MethodScore(name, **{key: value / images for key, value in sums.items()})
-            for name, sums in self.sums.items()
-        )
-
-    def _removal(self, name: str, batch: _Batch, patches: NDArray[np.floating], targets: Tensor) -> None:
+    def add(name: str, patches: NDArray[np.floating], maps: Iterable[Map]) -> None:
         # Patches of equal value come in a random order: row by row would favour a cut of the image.
-        keys = [values.reshape(len(values), -1) for values in (batch.noise(), patches)]
-        order = np.lexsort([-key for key in keys], axis=1)
-        deletion, insertion = removal_curves(self.model, batch.images, torch.from_numpy(order), targets)
-        self._sum(name, deletion=float(deletion.mean(dim=1).sum()), insertion=float(insertion.mean(dim=1).sum()))
+        order = np.lexsort([-key.reshape(len(key), -1) for key in (noise, patches)], axis=1)
+        deletion, insertion = removal_curves(model, images, torch.from_numpy(order).to(images.device), targets)
+        values[name]["deletion"] += deletion.mean(dim=1).tolist()
+        values[name]["insertion"] += insertion.mean(dim=1).tolist()
+        if batch.masks is not None:
+            for map, mask in zip(maps, batch.masks, strict=True):
+                for metric, value in localise(map, mask)._asdict().items():
+                    values[name][metric].append(value)
 
-    def _localise(self, name: str, batch: _Batch, maps: Iterable[Map]) -> None:
-        if batch.masks is None:
-            return
-        for map, mask in zip(maps, batch.masks, strict=True):
-            self._sum(name, **localise(map, mask)._asdict())
-
-    def _sum(self, name: str, **metrics: float) -> None:
-        for key, value in metrics.items():
-            self.sums[name][key] = self.sums[name].get(key, 0.0) + value
+    for method in methods:
+        start = time.perf_counter()
+        found = compute_maps(model, images, method, targets=targets).maps.mean(dim=(1, 2)).clamp(min=0)
+        patches = found.cpu().numpy()
+        if patches.shape[1:] != (grid := geometries[0].grid):
+            raise UserError(
+                f"method {method}: its map is {patches.shape[1]}x{patches.shape[2]}, and the model sees "
+                f"{grid[0]}x{grid[1]} patches; only a map with one number per patch can be scored."
+            )
+        values[method]["seconds"] += [(time.perf_counter() - start) / len(images)] * len(images)
+        add(method, patches, (geometry.upsample(one) for geometry, one in zip(geometries, patches, strict=True)))
+    add("even", noise, (np.ones(geometry.size, np.float32) for geometry in geometries))
+    for name, seen in (("centre", False), ("centre of what is seen", True)):
+        patches = np.stack([centre_patches(geometry, seen=seen) for geometry in geometries])
+        add(name, patches, (centre_map(geometry, seen=seen) for geometry in geometries))
 
 
 def _batches(
-    preprocess: Preprocess,
-    patch: int,
-    source: Source,
-    chosen: Sequence[int],
-    masks: Path | None,
-    left_out: dict[str, str],
+    bundle: Bundle, source: Source, chosen: Sequence[int], masks: Path | None, left_out: dict[str, str]
 ) -> Iterator[_Batch]:
     """The chosen images with their masks; those that cannot be used are added to `left_out`."""
+    preprocess, model = bundle.preprocess, require(bundle.model, ViT, "scores of explanations")
     read: list[tuple[int, Tensor, PatchGeometry, NDArray[np.bool_] | None]] = []
     for position, index in enumerate(chosen):
         try:
             seen = image_and_view(Sample(source, index), preprocess)
             mask = None if masks is None else _read_mask(_mask_path(masks, source, index), seen.image)
-            place = place_patches(seen.image.height, seen.image.width, preprocess, patch)
-            read.append((index, seen.view, place, mask))
+            geometry = place_patches(seen.image.height, seen.image.width, preprocess, model.config.patch)
+            read.append((index, seen.view, geometry, mask))
         except ImageError as error:
             left_out[error.name] = error.reason
         if read and (len(read) == BATCH or position == len(chosen) - 1):
-            indices, views, places, found = zip(*read, strict=True)
-            images = normalise(torch.stack(views), preprocess)
-            yield _Batch(images, list(places), None if masks is None else list(found), list(indices))
+            indices, views, geometries, found = zip(*read, strict=True)
+            images = normalise(torch.stack(views), preprocess).to(model.device)
+            yield _Batch(images, list(geometries), None if masks is None else list(found), list(indices))
             read = []
 
 

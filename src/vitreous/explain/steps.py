@@ -52,11 +52,11 @@ class Steps:
     keys: Numbers  # (T, d) k of all tokens
     values: Numbers  # (T, d) v of all tokens
     products: Numbers  # (T,) q k^T
-    scores: Numbers  # (T,) q k^T / sqrt(d), with the relative bias where the model has one
+    attention_logits: Numbers  # (T,) q k^T / sqrt(d), with the relative bias where the model has one
     bias: Numbers | None  # (T,) that bias
     seen: Numbers | None
     """(T,) 1 for the tokens that the query token may attend to, 0 for the others; None where it may attend to all."""
-    weights: Numbers  # (T,) softmax of the scores of those
+    weights: Numbers  # (T,) softmax of the logits of those
     summed: Numbers  # (d,) the values, weighted and added
     heads: Numbers  # (h, T) the weights of all heads
     attended: Numbers  # (D,) what attention adds: the heads joined, projected, and scaled where there is a LayerScale
@@ -67,7 +67,7 @@ class Steps:
     layers: Numbers  # (L, T) the query token's weights in every layer, the mean of the heads
     pooled: Numbers | None  # (h, N) weights of attention pooling, where the model has it
     representation: Numbers  # (D,) y of equation 4; (2 D,) where the class token and the mean stand side by side
-    logits: Numbers | None  # (K,) scores of the classes; None without a classifier
+    logits: Numbers | None  # (K,) of the classes; None without a classifier
     probabilities: Numbers | None  # (K,) their softmax
 
     def name_of(self, token: int) -> str:
@@ -106,7 +106,7 @@ def follow(model: ViT, image: Tensor, *, cell: int | None = None, layer: int = -
                 found = _opened(block, z, layout, query_token, head)
             z = block(z, layout, record=lambda attention: seen.append(attention[0, :, query_token].mean(dim=0)))
         found |= _embedding(model, image, followed, query_token)
-        found |= _answer(model, image)
+        found |= _classification(model, image)
     numbers: dict[str, Any] = {name: None if tensor is None else tensor.cpu().numpy() for name, tensor in found.items()}
     return Steps(
         config=c,
@@ -164,10 +164,10 @@ def _attention(attn: Attention, x: Tensor, layout: Layout, query_token: int, hea
     q, k = attn.q_norm(q), attn.k_norm(k)
     products = (q[:, query_token, None] @ k.transpose(1, 2))[:, 0]  # (h, T)
     bias = None if attn.rel_pos is None else attn.rel_pos(layout)[0, :, query_token]
-    scores = products / q.shape[2] ** 0.5
-    scores = scores if bias is None else scores + bias
+    attention_logits = products / q.shape[2] ** 0.5
+    attention_logits = attention_logits if bias is None else attention_logits + bias
     seen = None if attn.window.covers(layout.grid) else window_mask(attn.window, layout)[0, 0, query_token]
-    weights = (scores if seen is None else scores.masked_fill(~seen, float("-inf"))).softmax(dim=1)
+    weights = (attention_logits if seen is None else attention_logits.masked_fill(~seen, float("-inf"))).softmax(dim=1)
     summed = (weights[:, None] @ v)[:, 0]  # (h, d)
     return {
         "query": q[head, query_token],
@@ -175,7 +175,7 @@ def _attention(attn: Attention, x: Tensor, layout: Layout, query_token: int, hea
         "values": v[head],
         "products": products[head],
         "bias": None if bias is None else bias[head],
-        "scores": scores[head],
+        "attention_logits": attention_logits[head],
         "seen": None if seen is None else seen.float(),
         "weights": weights[head],
         "summed": summed[head],
@@ -184,7 +184,7 @@ def _attention(attn: Attention, x: Tensor, layout: Layout, query_token: int, hea
     }
 
 
-def _answer(model: ViT, image: Tensor) -> dict[str, Tensor | None]:
+def _classification(model: ViT, image: Tensor) -> dict[str, Tensor | None]:
     """Equation 4, and the classes."""
     trace = Trace((), tokens=False)
     y = model.representation(image, trace=trace)[0]

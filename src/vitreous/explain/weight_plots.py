@@ -194,9 +194,9 @@ def filters_figure(model: Network) -> Figure | None:
     if found is None:
         return None
     components, shares = found
-    channels, said = components.shape[3], ""
+    channels, remark = components.shape[3], ""
     if channels not in (1, 3):  # no colours that could be drawn
-        components, said = components.mean(axis=3, keepdims=True), f" (mean of {channels} channels)"
+        components, remark = components.mean(axis=3, keepdims=True), f" (mean of {channels} channels)"
     count, height, width = components.shape[:3]
     columns, gap = 7, max(1, height // 8)
     rows = math.ceil(count / columns)
@@ -214,7 +214,7 @@ def filters_figure(model: Network) -> Figure | None:
     axes.set_axis_off()
     owner = "patch" if isinstance(model, ViT) and not has_stem(model) else "first layer's"
     axes.set_title(
-        f"first {count} principal components of the {owner} filters{said}, {shares.sum():.0%} of their variance",
+        f"first {count} principal components of the {owner} filters{remark}, {shares.sum():.0%} of their variance",
         color=INK,
         fontsize=9,
     )

@@ -11,8 +11,7 @@ import os
 
 from vitreous.config.data import Preprocess
 from vitreous.config.model import ModelConfig, ViTConfig
-from vitreous.explain.methods import EXPLANATION_METHODS
-from vitreous.explain.request import Method
+from vitreous.explain.request import EXPLANATION_METHODS
 from vitreous.memory import check_memory
 from vitreous.model.family import count_activation_bytes, count_forward_bytes, count_parameters, inference_batch
 from vitreous.weights.bundle import Bundle
@@ -38,14 +37,14 @@ def inference_bytes(config: ModelConfig, preprocess: Preprocess, images: int) ->
     return FLOAT_BYTES * count_parameters(config) + resized + images * each
 
 
-def check_explanation_memory(bundle: Bundle, method: Method) -> None:
+def check_explanation_memory(bundle: Bundle, method: str) -> None:
     """Refuse to explain an image at a size at which attention, (heads, tokens, tokens), does not fit."""
     config, (height, width) = _at(bundle.model.config, bundle.preprocess), bundle.preprocess.size
     needed = inference_bytes(config, bundle.preprocess, 1)
     row = EXPLANATION_METHODS[method]
     if row.gradients:
         needed += count_activation_bytes(config)
-    if isinstance(config, ViTConfig) and row.maps is not None:
+    if isinstance(config, ViTConfig) and row.layer is not None:
         needed += 2 * FLOAT_BYTES * config.heads * (config.prefix + config.patches) ** 2
     check_memory(needed, f"method {method} at {height}x{width} pixels", "give a smaller size in preprocess")
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from vitreous.explain.analysis.numbers import MEASURES, Measure, ModelNumbers, Numbers, Values
+from vitreous.explain.analysis.depth_result import MEASURES, DepthAnalysis, Measure, ModelNumbers, Values
 from vitreous.report.html import Html, render
 from vitreous.report.plots import Line, field, lines
 
 
-def analysis_page(numbers: Numbers) -> str:
+def analysis_page(numbers: DepthAnalysis) -> str:
     models = numbers.models
     names = [model.name for model in models]
     cka = []
@@ -52,7 +52,7 @@ def _over_depth(models: Sequence[ModelNumbers], measure: Measure) -> Html:
         x = [i / (1 if same else depth) for i in range(depth + 1 - len(found), depth + 1)]
         y = [sum(one) / len(one) if isinstance(one, tuple) else one for one in found]
         series.append(Line(number, x, y, dots=[one for one in found if isinstance(one, tuple)]))
-    return lines(series, measure.title, along, percent=measure.share)
+    return lines(series, measure.title, along, percent=measure.as_percent)
 
 
 def _numbered(values: Sequence[Values], title: str) -> Html:

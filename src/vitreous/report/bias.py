@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal
 
-from vitreous.explain.analysis.bias_numbers import Bias, BiasNumbers, Effect, summarise_bias, tell_margin
+from vitreous.explain.analysis.bias_result import Bias, BiasAnalysis, Effect, summarise_bias, tell_margin
 from vitreous.report.html import Html, macros, render
 from vitreous.report.numbers import percent
 from vitreous.report.plots import Line, lines
@@ -15,7 +15,7 @@ NAMED = tuple[str, Bias]
 Metric = Literal["same", "likeness"]
 
 
-def bias_page(numbers: BiasNumbers) -> str:
+def bias_page(numbers: BiasAnalysis) -> str:
     return render("bias.html", numbers=numbers, bias=section_content(numbers.models))
 
 
@@ -53,11 +53,11 @@ def section_content(models: Sequence[NAMED]) -> dict[str, Any]:
     }
 
 
-def shown_value(value: float | None, share: bool) -> str:
+def shown_value(value: float | None, as_percent: bool) -> str:
     """A value of a table's row, for people; a dash where there is none."""
     if value is None:
         return "–"
-    if share:
+    if as_percent:
         return percent(value)
     return str(value) if isinstance(value, int) else f"{value:.3f}"
 

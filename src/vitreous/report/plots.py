@@ -237,7 +237,7 @@ def lines(
     with page_style():
         figure, axes = _line_axes(3.5, 2.3, title, along)
         for line in series:
-            _draw(axes, line)
+            _plot_line(axes, line)
         if scale == "log10":
             _make_logarithmic(axes, series)
         else:
@@ -281,7 +281,7 @@ def _power(value: float) -> str:
     return f"{'' if digits == '1' else f'{digits}·'}10{str(power).translate(SUPERSCRIPT)}"
 
 
-def _draw(axes: Axes, line: Line) -> None:
+def _plot_line(axes: Axes, line: Line) -> None:
     colour = COLOURS[line.model % len(COLOURS)]
     for x, values in zip(line.x, line.dots, strict=False):
         axes.plot([x] * len(values), values, linestyle="", marker=".", markersize=3.5, color=colour, alpha=0.35)

@@ -10,14 +10,15 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import JSONResponse
 from jinja2 import Environment, PackageLoader
 from prometheus_client import CONTENT_TYPE_LATEST
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic_core import PydanticCustomError
 from torch import Tensor
 
 from vitreous.data.decode import ImageError
 from vitreous.errors import DamagedModelError, UserError
-from vitreous.explain.draw import encode
 from vitreous.explain.explanation import Explainer, Explanation
-from vitreous.explain.request import ExplanationRequest, Head, Layer, Method
+from vitreous.explain.overlay import encode
+from vitreous.explain.request import EXPLANATION_METHODS, ExplanationRequest, Head, Layer
 from vitreous.model.predictions import class_probabilities, ranked_classes
 from vitreous.server.bodies import NoParameters, read_image
 from vitreous.server.errors import ERROR_RESPONSES, STATUS_SENTENCES, ApiError, check_query
@@ -29,6 +30,22 @@ FUNCTIONS: dict[Function, Callable[[Tensor], Tensor]] = {
     "sigmoid": torch.sigmoid,
     "none": lambda logits: logits,
 }
+
+
+def _known_method(name: str) -> str:
+    if name not in EXPLANATION_METHODS:
+        names = ", ".join(EXPLANATION_METHODS)
+        raise PydanticCustomError("enum", "Input should be one of {names}", {"names": names})
+    return name
+
+
+MethodName = Annotated[
+    str,
+    AfterValidator(_known_method),
+    Field(json_schema_extra=lambda schema: schema.update(enum=list(EXPLANATION_METHODS))),
+]
+"""One of the table's methods, as it is when a request comes."""
+
 DEFAULT_TOP_K = 5
 MAX_OVERLAY_SIDE = 2048  # pixels; a larger image is drawn smaller
 BINARY = {"type": "string", "format": "binary"}
@@ -98,7 +115,7 @@ class ExplainedImage(BaseModel):
     """What a model saw in an image."""
 
     model: str
-    method: Method
+    method: MethodName
     label: str | None = Field(description="The class that was explained, or the likeliest; null without a classifier.")
     score: float | None = Field(description="How likely the model holds that class.")
     layers: list[int] = Field(description="The layers of `maps`; empty where a map belongs to no single one.")
@@ -124,7 +141,7 @@ _OVERLAY: dict[int | str, dict[str, Any]] = {
 async def explain(
     request: Request,
     served: Chosen,
-    method: Annotated[Method | None, Query(description="Default: the one that suits the model.")] = None,
+    method: Annotated[MethodName | None, Query(description="Default: the one that suits the model.")] = None,
     layer: Annotated[str | None, Query(description="A layer's number, or all.", pattern=_LAYER)] = None,
     head: Annotated[str, Query(description="An attention head's number, mean or all.", pattern=_HEAD)] = "mean",
     target: Annotated[
@@ -178,7 +195,7 @@ def _explained_image(name: str, explanation: Explanation) -> ExplainedImage:
         heads=list(explanation.heads),
         height=explanation.image.height,
         width=explanation.image.width,
-        box=list(explanation.place.box),
+        box=list(explanation.geometry.box),
         maps=explanation.maps.tolist(),
     )
 

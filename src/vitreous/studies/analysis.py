@@ -20,10 +20,10 @@ from vitreous.errors import UserError
 from vitreous.evaluation.intervals import wilson
 from vitreous.evaluation.probe import LinearProbe, fit_linear, held_out
 from vitreous.explain.analysis.bias import measure_bias
-from vitreous.explain.analysis.bias_numbers import Bias, BiasNumbers
+from vitreous.explain.analysis.bias_result import Bias, BiasAnalysis
+from vitreous.explain.analysis.depth_result import AccuracyInterval, Cka, DepthAnalysis, MeasuredOn, Table, summarise
 from vitreous.explain.analysis.depths import NOISE, Chosen, Judge, ModelReader, naming
 from vitreous.explain.analysis.measures import linear_cka
-from vitreous.explain.analysis.numbers import AccuracyInterval, Likeness, MeasuredOn, Numbers, Table, summarise
 from vitreous.inference.memory_needs import check_explanation_memory, choose_bias_batch
 from vitreous.model.network import evaluating, require
 from vitreous.model.vit import ViT
@@ -41,7 +41,7 @@ def measure_depths(
     seed: int,
     workers: int | None,
     progress: Progress,
-) -> Numbers:
+) -> DepthAnalysis:
     """Attention, tokens and linear probes by depth, of Vision Transformers by name.
 
     images: measured of the test split (else val, else half of all), at most; the linear probes learn from as many of
@@ -61,7 +61,7 @@ def measure_depths(
         measured.append(numbers)
         depths.append(features)
     unlabelled = ("without labels, accuracy by depth and under noise are left out.",)
-    return Numbers(
+    return DepthAnalysis(
         data=_describe(data, chosen, len(reader.index or ()), seed),
         summary=summarise(measured),
         models=tuple(measured),
@@ -79,7 +79,7 @@ def measure_biases(
     seed: int,
     workers: int | None,
     progress: Progress,
-) -> BiasNumbers:
+) -> BiasAnalysis:
     """What moving, shuffling and filtering images does to the predictions of models of any family, by name.
 
     The images are those of `measure_depths`; each is processed about 30 times. Accuracies are those of the models that
@@ -114,7 +114,7 @@ def measure_biases(
         found.append((name, bias))
         notes += [f"left out: {image}" for image in bias.unreadable]
         remarks += [note for note in notes if note not in remarks]
-    return BiasNumbers(_describe(data, chosen, found[0][1].images, seed), tuple(found), tuple(remarks))
+    return BiasAnalysis(_describe(data, chosen, found[0][1].images, seed), tuple(found), tuple(remarks))
 
 
 def name_models(models: Sequence[str | Path | Bundle]) -> list[str]:
@@ -181,7 +181,7 @@ def _accuracy(predictions: Tensor, labels: Tensor) -> AccuracyInterval:
     return AccuracyInterval(right / len(labels), wilson(right, len(labels)), len(labels))
 
 
-def _compare(depths: Sequence[Tensor]) -> tuple[Likeness, ...]:
+def _compare(depths: Sequence[Tensor]) -> tuple[Cka, ...]:
     """CKA of every two models, and of each with itself: rows are depths of the first, columns of the second."""
 
     def compare(one: Tensor, other: Tensor) -> Table:
@@ -191,4 +191,4 @@ def _compare(depths: Sequence[Tensor]) -> tuple[Likeness, ...]:
         )
 
     pairs = combinations_with_replacement(range(len(depths)), 2)
-    return tuple(Likeness((i, j), compare(depths[i], depths[j])) for i, j in pairs)
+    return tuple(Cka((i, j), compare(depths[i], depths[j])) for i, j in pairs)

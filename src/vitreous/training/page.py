@@ -23,9 +23,9 @@ from vitreous.data.view import Sample, image_and_view
 from vitreous.distributed.meter import Cost
 from vitreous.errors import MachineError, UserError
 from vitreous.evaluation.classify import ClassifiedImage
-from vitreous.explain.draw import draw_reconstructions
 from vitreous.explain.explanation import Explainer
 from vitreous.explain.methods import can_explain_classes
+from vitreous.explain.overlay import draw_reconstructions
 from vitreous.explain.weight_plots import plot_weights
 from vitreous.inference.engine import open_in_torch
 from vitreous.inference.evaluation import evaluate_classifier

@@ -12,14 +12,14 @@ from vitreous.arguments import Count, Seed
 from vitreous.cli.terminal import print_skipped, print_wide, printable, table
 from vitreous.cli.verb import Verb, verb
 from vitreous.errors import UserError
-from vitreous.explain.request import METHODS, Method
+from vitreous.explain.request import EXPLANATION_METHODS, Method
 from vitreous.storage.overwrite import GENERATOR, check_file, output_folder, readable_errors
 from vitreous.verbs.options import PreprocessOption, SplitOption, WorkersOption
 
 if TYPE_CHECKING:
     from vitreous.data.source import Data
-    from vitreous.explain.analysis.bias_numbers import BiasNumbers
-    from vitreous.explain.analysis.numbers import Numbers
+    from vitreous.explain.analysis.bias_result import BiasAnalysis
+    from vitreous.explain.analysis.depth_result import DepthAnalysis
     from vitreous.explain.score import ExplanationScores
     from vitreous.explain.weight_plots import WeightPlots
     from vitreous.weights.bundle import Bundle
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class Analysis:
     """What was measured, and the files it was written to."""
 
-    numbers: Numbers | BiasNumbers  # `BiasNumbers` with what="bias"
+    numbers: DepthAnalysis | BiasAnalysis  # `BiasAnalysis` with what="bias"
     json: Path
     page: Path
 
@@ -65,7 +65,7 @@ class Analyze(PreprocessOption, WorkersOption, Verb[Analysis]):
     json_help: ClassVar[str] = "Print the contents of the JSON file."
 
     def run(self) -> Analysis:
-        from vitreous.explain.analysis.numbers import Numbers
+        from vitreous.explain.analysis.depth_result import DepthAnalysis
         from vitreous.inference.opening import open_model
         from vitreous.report.analysis import analysis_page
         from vitreous.report.bias import bias_page
@@ -93,18 +93,18 @@ class Analyze(PreprocessOption, WorkersOption, Verb[Analysis]):
             progress=self.progress("analyzing"),
         )
         write_output(described, json.dumps({"generator": GENERATOR, **numbers.to_json()}, allow_nan=False) + "\n")
-        write_output(page, analysis_page(numbers) if isinstance(numbers, Numbers) else bias_page(numbers))
+        write_output(page, analysis_page(numbers) if isinstance(numbers, DepthAnalysis) else bias_page(numbers))
         return Analysis(numbers, described, page)
 
     def show(self, result: Analysis) -> None:
         """A table with one row per measure and one column per model, and the files."""
-        from vitreous.explain.analysis.bias_numbers import summarise_bias, tell_margin
-        from vitreous.explain.analysis.numbers import Numbers
+        from vitreous.explain.analysis.bias_result import summarise_bias, tell_margin
+        from vitreous.explain.analysis.depth_result import DepthAnalysis
         from vitreous.report.bias import shown_value
 
         numbers = result.numbers
         measured = f"{numbers.data.images:,} images ({numbers.data.split})"
-        if isinstance(numbers, Numbers):
+        if isinstance(numbers, DepthAnalysis):
             names = [model.name for model in numbers.models]
             print_wide(f"{measured}; each number is the mean over the last third of the layers")
             rows = [
@@ -115,7 +115,7 @@ class Analyze(PreprocessOption, WorkersOption, Verb[Analysis]):
             names, biases = [name for name, _ in numbers.models], [bias for _, bias in numbers.models]
             print_wide(f"{measured}; how to read each number is on the page", tell_margin(biases))
             rows = [
-                (row.measure, *(shown_value(value, row.share) for value in row.values))
+                (row.measure, *(shown_value(value, row.as_percent) for value in row.values))
                 for row in summarise_bias(biases)
             ]
         print_wide("", table(("", *(f"{printable(name)}#" for name in names)), rows), "")
@@ -206,7 +206,7 @@ class ScoreExplanations(PreprocessOption, SplitOption, Verb["ExplanationScores"]
     """DATA: Images, with or without labels: a folder, a CSV or JSONL list, packed data, shards, data:NAME, or
     builtin."""
     _: KW_ONLY
-    methods: Sequence[Method] = METHODS
+    methods: Sequence[Method] = tuple(EXPLANATION_METHODS)
     """METHOD,METHOD,...: The methods to score."""
     masks: str | Path | None = None
     """FOLDER: Folder with one mask per image, under the image's name but ending in .png; adds energy, pointing and IoU.
@@ -231,13 +231,18 @@ class ScoreExplanations(PreprocessOption, SplitOption, Verb["ExplanationScores"]
         masked = result.scores[0].energy is not None
         rows = []
         for one in result.scores:
-            row = [one.name, f"{one.deletion:.3f}", f"{one.insertion:.3f}"]
-            if one.energy is not None and one.pointing is not None and one.iou is not None:
-                row += [f"{one.energy:.1%}", f"{one.pointing:.1%}", f"{one.iou:.3f}"]
+            row = [one.name]
+            for metric, (low, high) in one.intervals.items():
+                mean = getattr(one, metric)
+                if metric in ("energy", "pointing"):
+                    row.append(f"{mean:.1%} ({100 * low:.1f} to {100 * high:.1f})")
+                else:
+                    row.append(f"{mean:.3f} ({low:.3f} to {high:.3f})")
             rows.append([*row, "" if one.seconds is None else f"{1e3 * one.seconds:.0f}"])
         columns = ("map", "deletion#", "insertion#", *(("energy#", "pointing#", "IoU#") if masked else ()))
         print_wide(
             f"{result.images:,} images, each explained for the class that the model predicts",
+            "in brackets, 95 % intervals: bootstrapped over the images",
             "",
             table((*columns, "ms per image#"), rows),
             "",

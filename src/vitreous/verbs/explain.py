@@ -59,7 +59,7 @@ class Explain(PreprocessOption, DeviceOption, ExplanationRequest, PerImageVerb["
 
     def _explain(self, explainer: Explainer, path: Path, files: list[Path]) -> Explanation:
         """One image; files: the names of the overlay, the grid and the arrays, or none of them."""
-        from vitreous.explain.draw import encode
+        from vitreous.explain.overlay import encode
         from vitreous.storage.files import write_output
 
         found = explainer.explain(path)
@@ -153,7 +153,7 @@ class Walkthrough(PreprocessOption, PerImageVerb["list[WrittenPage | ImageError]
 
         from vitreous.data.augment import normalise, to_image
         from vitreous.data.view import image_and_view
-        from vitreous.explain.place import place_patches
+        from vitreous.explain.patch_geometry import place_patches
         from vitreous.explain.steps import follow
         from vitreous.model.network import check_numbers, evaluating
         from vitreous.report.steps import WalkthroughContent, steps_page
@@ -237,7 +237,7 @@ def _reconstruct(
     from vitreous.data.augment import normalise
     from vitreous.data.batch import Batch
     from vitreous.data.view import make_view
-    from vitreous.explain.draw import draw_reconstructions, encode
+    from vitreous.explain.overlay import draw_reconstructions, encode
     from vitreous.storage.files import write_output
 
     views = normalise(make_view(path, bundle.preprocess)[None], bundle.preprocess)

@@ -25,8 +25,8 @@ from vitreous.data.loader import Loader
 from vitreous.data.rng import generator
 from vitreous.data.source import Source
 from vitreous.errors import UserError
-from vitreous.explain.analysis import changes
-from vitreous.explain.analysis.bias_numbers import (
+from vitreous.explain.analysis import perturbations
+from vitreous.explain.analysis.bias_result import (
     Bias,
     Effect,
     ReceptiveField,
@@ -35,8 +35,8 @@ from vitreous.explain.analysis.bias_numbers import (
     low_needed,
     mean_effect,
 )
+from vitreous.explain.analysis.depth_result import Values
 from vitreous.explain.analysis.depths import ELEMENTS
-from vitreous.explain.analysis.numbers import Values
 from vitreous.explain.attention import attention_distance
 from vitreous.model.network import HasFeatureMap, Network, TracesAttention, evaluating
 from vitreous.model.predictions import class_probabilities, is_right, predicted_class
@@ -128,24 +128,24 @@ class _Responses:
 
     def add(self, before: NetworkOutput, after: NetworkOutput) -> None:
         """Take in a batch."""
-        likeness = F.cosine_similarity(before.features, after.features, dim=1)
-        likeness = torch.where((before.features == after.features).all(dim=1), 1.0, likeness)  # both may be 0
+        cosine = F.cosine_similarity(before.features, after.features, dim=1)
+        cosine = torch.where((before.features == after.features).all(dim=1), 1.0, cosine)  # both may be 0
         one, other = before.probabilities, after.probabilities
         if one is None or other is None:
-            self._rows.add(likeness[:, None])
+            self._rows.add(cosine[:, None])
             return
         predicted = predicted_class(other)
         same, moved = is_right(one, predicted), (one - other).abs().sum(dim=1) / 2
-        self._rows.add(torch.stack([likeness, same.double(), moved, predicted.double()], dim=1))
+        self._rows.add(torch.stack([cosine, same.double(), moved, predicted.double()], dim=1))
 
     def effect(self, labels: Tensor | None) -> Effect:
         """The means over images; labels: (n,), None if they are not known."""
         rows = self._rows.all()
-        likeness, *others = (_rounded(column.mean()) for column in rows[:, :3].T)
+        cosine, *others = (_rounded(column.mean()) for column in rows[:, :3].T)
         if not others:
-            return Effect(self.at, None, None, likeness, None)
+            return Effect(self.at, None, None, cosine, None)
         accuracy = None if labels is None else _rounded((rows[:, 3] == labels).double().mean())
-        return Effect(self.at, others[0], others[1], likeness, accuracy)
+        return Effect(self.at, others[0], others[1], cosine, accuracy)
 
 
 @dataclass
@@ -166,10 +166,12 @@ class _Measuring:
     def measure(self) -> Bias:
         """Everything, in two passes over the images: as they are, and enlarged, to be moved."""
         size, seed, count = self.preprocess.size, self.seed, len(self.source)
-        pieces, cutoffs = changes.piece_counts(size, self.patch), changes.cutoffs(size)
-        shuffled = [_Responses(n, partial(changes.shuffled, pieces=n, seed=seed), count) for n in pieces]
-        low = [_Responses(cutoff, partial(changes.low_pass, cutoff=cutoff), count) for cutoff in cutoffs]
-        high = [_Responses(cutoff, partial(changes.high_pass, cutoff=cutoff), count) for cutoff in cutoffs if cutoff]
+        pieces, cutoffs = perturbations.piece_counts(size, self.patch), perturbations.cutoffs(size)
+        shuffled = [_Responses(n, partial(perturbations.shuffled, pieces=n, seed=seed), count) for n in pieces]
+        low = [_Responses(cutoff, partial(perturbations.low_pass, cutoff=cutoff), count) for cutoff in cutoffs]
+        high = [
+            _Responses(cutoff, partial(perturbations.high_pass, cutoff=cutoff), count) for cutoff in cutoffs if cutoff
+        ]
         plain = _Responses(0, lambda images, index: images, count)
         looking = _Looking(self.network, self.preprocess.size, self.seed)
         index: list[int] = []
@@ -178,7 +180,7 @@ class _Measuring:
             plain.add(before, before)
             for responses in (*shuffled, *low, *high):
                 responses.add(before, ask(self.network, responses.change(images, at)))
-            looking.look(images, at)
+            looking.add(images, at)
             index += at
         labels = self._labels(index)
         shuffled_effects, low_effects, high_effects = (
@@ -203,10 +205,10 @@ class _Measuring:
     def _shifts(self, labels: Tensor | None) -> Shifts:
         size, seed, count = self.preprocess.size, self.seed, len(self.source)
         still, *moved = (
-            _Responses(distance, partial(changes.moved_windows, size=size, distance=distance, seed=seed), count)
-            for distance in (0, *changes.distances(size, self.patch))
+            _Responses(distance, partial(perturbations.moved_windows, size=size, distance=distance, seed=seed), count)
+            for distance in (0, *perturbations.distances(size, self.patch))
         )
-        for images, at in self._batches(changes.enlarged(self.preprocess)):
+        for images, at in self._batches(perturbations.enlarged(self.preprocess)):
             before = ask(self.network, still.change(images, at))
             still.add(before, before)
             for responses in moved:
@@ -243,7 +245,7 @@ class _Looking:
         self._fields, self._field_images = np.zeros(size), 0
         self._distances = Rows(DISTANCE_IMAGES)
 
-    def look(self, images: Tensor, index: Sequence[int]) -> None:
+    def add(self, images: Tensor, index: Sequence[int]) -> None:
         """Take in a batch."""
         wanted = FIELD_IMAGES - self._field_images
         if wanted > 0 and isinstance(self.network, TracesAttention | HasFeatureMap):  # features with a place

@@ -23,6 +23,14 @@ from vitreous.data.batch import Rows
 from vitreous.data.loader import Loader, choose_workers
 from vitreous.data.source import Source
 from vitreous.errors import UserError
+from vitreous.explain.analysis.depth_result import (
+    AccuracyInterval,
+    Measures,
+    ModelNumbers,
+    Probes,
+    Shape,
+    UnderNoise,
+)
 from vitreous.explain.analysis.measures import (
     BANDS,
     band_mask,
@@ -39,14 +47,6 @@ from vitreous.explain.analysis.measures import (
     query_similarity,
     singular_values,
 )
-from vitreous.explain.analysis.numbers import (
-    AccuracyInterval,
-    Measures,
-    ModelNumbers,
-    Probes,
-    Shape,
-    UnderNoise,
-)
 from vitreous.explain.attention import cell_distances, mean_distance
 from vitreous.model.network import require
 from vitreous.model.predictions import predicted_class
@@ -59,14 +59,15 @@ NOISE = 0.1  # root mean square of the noise, where black is 0 and white 1
 ELEMENTS = 2**24  # numbers that the attention of one layer may have in a batch
 
 Classifier = Callable[[Tensor], Tensor]
+Fit = Callable[[Tensor, Tensor, int], Classifier]
 
 
 class Judge(NamedTuple):
     """Who says what features are worth."""
 
-    fit: Callable[[Tensor, Tensor, int], Classifier]
+    fit: Fit
     """A classifier of features (n, D) by labels (n,) of so many classes: scores (m, K) of others (m, D)."""
-    accuracy: Callable[[Tensor, Tensor], AccuracyInterval]  # of answers (n,) beside labels (n,)
+    accuracy: Callable[[Tensor, Tensor], AccuracyInterval]  # of predictions (n,) beside labels (n,)
 
 
 class Chosen(NamedTuple):
@@ -117,14 +118,14 @@ class _Reading(_Pooling):
         self.sums: dict[str, dict[int, Tensor]] = defaultdict(dict)  # name and depth to a sum over images
 
     def record_attention(self, layer: int, attention: Tensor) -> None:
-        among = patch_attention(attention, self.prefix)
+        weights = patch_attention(attention, self.prefix)
         depth = layer + 1
-        between = cell_distances(self.grid, self.patch).to(among)
-        self.sums["attention_distance"][depth] = mean_distance(among, between).sum(dim=0)  # (h,)
-        self.sums["mutual_information"][depth] = mutual_information(among).sum(dim=0)
-        self.sums["head_similarity"][depth] = head_similarity(among).sum(dim=0)
-        self.sums["query_similarity"][depth] = query_similarity(among).mean(dim=1).sum(dim=0)
-        self.attention[layer] = among.mean(dim=1)  # (B, N, N), for the comparison of depths
+        distances = cell_distances(self.grid, self.patch).to(weights)
+        self.sums["attention_distance"][depth] = mean_distance(weights, distances).sum(dim=0)  # (h,)
+        self.sums["mutual_information"][depth] = mutual_information(weights).sum(dim=0)
+        self.sums["head_similarity"][depth] = head_similarity(weights).sum(dim=0)
+        self.sums["query_similarity"][depth] = query_similarity(weights).mean(dim=1).sum(dim=0)
+        self.attention[layer] = weights.mean(dim=1)  # (B, N, N), for the comparison of depths
 
     def record_tokens(self, layer: int, tokens: Tensor) -> None:
         super().record_tokens(layer, tokens)
@@ -148,7 +149,7 @@ class _Reading(_Pooling):
 
 
 class Survey:
-    """What was seen of one model: feed it batches with `look`, then ask."""
+    """What was seen of one model: feed it batches with `add`, then ask."""
 
     def __init__(self, model: ViT, count: int) -> None:
         """count: images that will come at most."""
@@ -156,7 +157,7 @@ class Survey:
         self._sums: dict[str, dict[int, Tensor]] = defaultdict(dict)
         self._depths, self._representations = Rows(count), Rows(count)
 
-    def look(self, images: Tensor) -> None:
+    def add(self, images: Tensor) -> None:
         """Take in a batch of images (B, C, H, W)."""
         wanted = min(len(images), SPECTRUM_IMAGES - self.spectra)
         trace = _Reading(self.model.config.patch, wanted)
@@ -237,14 +238,14 @@ class ModelReader:
         tokens = config.prefix + patches
         batch = min(32, max(1, ELEMENTS // (config.heads * tokens**2)))
         learned = None if self.chosen.learned is None else self._learn(name, bundle, model, self.chosen.learned, batch)
-        answer = None if learned is None else self._answering(name, bundle, learned)
+        classify = None if learned is None else self._classifier(name, bundle, learned)
         count = len(self.chosen.measured)
         survey, noisy, index = Survey(model, count), _Noise(bundle, self.seed, count), []
         for images, at in self._batches(bundle, self.chosen.measured, batch):
             with naming(name):
-                survey.look(images)
-            if answer is not None:
-                noisy.look(images, at, answer)
+                survey.add(images)
+            if classify is not None:
+                noisy.add(images, at, classify)
             index += at
         assert self.index in (None, index)
         self.index = index
@@ -259,7 +260,9 @@ class ModelReader:
             grid=survey.grid,
             measures=survey.measures(),
             probe=None if learned is None else self._probe_depths(learned, survey, labels),
-            noise=None if learned is None else noisy.judged(lambda answers: self.judge.accuracy(answers, labels)),
+            noise=None
+            if learned is None
+            else noisy.accuracies(lambda predictions: self.judge.accuracy(predictions, labels)),
         )
         return numbers, survey.depths()
 
@@ -291,7 +294,7 @@ class ModelReader:
         labels = torch.from_numpy(source.labels)[index]
         return Learned(depths.all(), representations.all(), labels)
 
-    def _answering(self, name: str, bundle: Bundle, learned: Learned) -> Callable[[Tensor], Tensor]:
+    def _classifier(self, name: str, bundle: Bundle, learned: Learned) -> Callable[[Tensor], Tensor]:
         """From images (B, C, H, W) to the data's classes (B,): by the model's own classifier if it has them all."""
         classes = self.chosen.measured.classes
         if set(classes) <= set(bundle.labels):
@@ -313,7 +316,22 @@ class ModelReader:
         return Probes(
             accuracy=tuple(judged(depths[:, depth], asked[:, depth]) for depth in range(depths.shape[1])),
             representation=judged(representations, survey.representations()),
+            best_depth=best_depth(self.judge.fit, depths, known, classes),
         )
+
+
+def best_depth(fit: Fit, features: Tensor, labels: Tensor, classes: int) -> int:
+    """The depth of features (m, L + 1, D) whose probes are most often right in a two-fold cross-validation.
+
+    Every second image is in the same fold, so that images in the order of their classes are divided evenly.
+    """
+    fold = torch.arange(len(labels)) % 2 == 1
+    right = [0] * features.shape[1]
+    for depth in range(len(right)):
+        for learned in (fold, ~fold) if len(labels) > 1 else ():
+            probe = fit(features[learned, depth], labels[learned], classes)
+            right[depth] += int((predicted_class(probe(features[~learned, depth])) == labels[~learned]).sum())
+    return right.index(max(right))
 
 
 @contextmanager
@@ -333,21 +351,21 @@ class _Noise:
         self.std = torch.tensor(bundle.preprocess.std)[:, None, None]
         self.bands = [band for band in BANDS if band_mask(bundle.preprocess.size, band).any()]
         self.clean = Rows(count)
-        self.answers = [Rows(count) for _ in self.bands]
+        self.predictions = [Rows(count) for _ in self.bands]
 
-    def look(self, images: Tensor, index: list[int], answer: Callable[[Tensor], Tensor]) -> None:
+    def add(self, images: Tensor, index: list[int], classify: Callable[[Tensor], Tensor]) -> None:
         """Ask about a batch (B, C, H, W) once, and once for each band."""
         channels, height, width = images.shape[1:]
         with torch.inference_mode():
-            self.clean.add(answer(images))
-            for band, answers in zip(self.bands, self.answers, strict=True):
+            self.clean.add(classify(images))
+            for band, predictions in zip(self.bands, self.predictions, strict=True):
                 noise = np.stack([band_noise((channels, height, width), band, self.seed, at) for at in index])
-                answers.add(answer(images + NOISE * torch.from_numpy(noise) / self.std))
+                predictions.add(classify(images + NOISE * torch.from_numpy(noise) / self.std))
 
-    def judged(self, accuracy: Callable[[Tensor], AccuracyInterval]) -> UnderNoise:
+    def accuracies(self, accuracy: Callable[[Tensor], AccuracyInterval]) -> UnderNoise:
         """Accuracy without noise and with noise of each band."""
         return UnderNoise(
             clean=accuracy(self.clean.all()),
             bands=tuple(self.bands),
-            accuracy=tuple(accuracy(answers.all()) for answers in self.answers),
+            accuracy=tuple(accuracy(predictions.all()) for predictions in self.predictions),
         )

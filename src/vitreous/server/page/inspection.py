@@ -23,10 +23,10 @@ from vitreous.data.augment import eval_view, normalise, seen_box, to_image
 from vitreous.data.decode import original_size
 from vitreous.data.view import read_for_view
 from vitreous.errors import UserError
-from vitreous.explain.inside import attention_between_patches, look_inside
+from vitreous.explain.all_layers import attention_between_patches, trace_all_layers
 from vitreous.explain.methods import check_request, chosen_layers, compute_maps, default_method
 from vitreous.explain.occlusion import CELLS, logits_without, occluded_grid
-from vitreous.explain.request import METHODS, ExplanationRequest, Method
+from vitreous.explain.request import EXPLANATION_METHODS, ExplanationRequest
 from vitreous.model.network import (
     MergesTokens,
     Network,
@@ -43,6 +43,19 @@ from vitreous.weights.bundle import Bundle
 MAX_ATTENTION_NUMBERS = 8 * 2**20  # between patches; where there are more, what is looked at is told more coarsely
 
 
+ALL_LAYERS_METHODS = ("attention", "rollout")  # which `inspect_layers` gives; the page asks for others by class
+
+
+@dataclass(frozen=True)
+class MethodCard:
+    """An explanation method as the page presents it for a model."""
+
+    title: str
+    hint: str  # one sentence
+    explains_class: bool
+    layered: bool  # whether it looks at one layer at a time
+
+
 @dataclass(frozen=True)
 class ModelCard:
     """A model as the page presents it."""
@@ -55,9 +68,10 @@ class ModelCard:
     cell: tuple[float, float]  # height and width of a patch, as fractions of the view
     layers: int  # with attention; 0 where nothing is known of any
     heads: int
-    methods: tuple[Method, ...]  # that can explain it
-    method: Method | None  # the one that suits it
-    starts: dict[Method, int]  # the layer at which each method that has layers is best
+    methods: tuple[str, ...]  # that can explain it
+    method: str | None  # the one that suits it
+    method_cards: dict[str, MethodCard]  # of each of `methods`
+    starts: dict[str, int]  # the layer at which each method that has layers is best
     pooling: bool  # whether attention pooling, with a map of its own, follows the layers
     merges: bool  # whether its tokens can be merged
     merge: int  # how many of them each block merges of itself
@@ -127,14 +141,15 @@ def model_card(served: ServedModel) -> ModelCard:
     grid, cell = cells_of(served)
     network = None if bundle is None else bundle.model
     attentive = network if isinstance(network, TracesAttention) else None
-    methods: tuple[Method, ...] = ()
-    method: Method | None = None
+    methods: tuple[str, ...] = ()
+    method: str | None = None
     if network is not None:
-        requests = {name: ExplanationRequest(method=name) for name in METHODS}
+        requests = {name: ExplanationRequest(method=name) for name in EXPLANATION_METHODS}
         methods = tuple(
             name
             for name, request in requests.items()
-            if _works(partial(check_request, network, request, preprocess.size))
+            if (EXPLANATION_METHODS[name].explains_class or name in ALL_LAYERS_METHODS)
+            and _works(partial(check_request, network, request, preprocess.size))
         )
         suited = default_method(network, size=preprocess.size) if methods else None
         method = suited if suited in methods else next(iter(methods), None)
@@ -150,13 +165,22 @@ def model_card(served: ServedModel) -> ModelCard:
         heads=0 if attentive is None else attentive.config.heads,
         methods=methods,
         method=method,
-        starts={name: chosen_layers(depth, name, None)[0] for name in methods if depth and name != "occlusion"},
+        method_cards={name: _method_card(name, attentive is not None) for name in methods},
+        starts={
+            name: chosen_layers(depth, name, None)[0] for name in methods if depth and EXPLANATION_METHODS[name].layer
+        },
         pooling=attentive is not None and attentive.config.pool == "attention",
         merges=network is not None and _works(partial(_merging, network, 1)),
         merge=0 if attentive is None else attentive.config.merge,
         covering="left out" if network is not None and can_leave_patches_out(network) else "painted",
         missing=_missing(network, methods),
     )
+
+
+def _method_card(name: str, traces_attention: bool) -> MethodCard:
+    row = EXPLANATION_METHODS[name]
+    hint = row.hint if traces_attention or row.feature_map is None else row.feature_map_hint
+    return MethodCard(row.title, hint, row.explains_class, traces_attention and row.layer is not None)
 
 
 def cells_of(served: ServedModel) -> tuple[tuple[int, int], tuple[float, float]]:
@@ -189,7 +213,7 @@ def inspect_layers(bundle: Bundle, view: Tensor, merge: int | None) -> PackedIns
     network = _merging(bundle.model, merge)
     attentive = require(network, TracesAttention, "inside")
     with evaluating(network):
-        seen = look_inside(attentive, _image(bundle, view))
+        seen = trace_all_layers(attentive, _image(bundle, view))
     check_numbers(seen.logits, "scores", bundle.path)
     attention = seen.attention if seen.pooling is None else torch.cat([seen.attention, seen.pooling[None]])
     groups = None if seen.groups is None else pack(seen.groups.cpu().numpy().astype("<u2"))
@@ -202,10 +226,11 @@ def inspect_layers(bundle: Bundle, view: Tensor, merge: int | None) -> PackedIns
     )
 
 
-def class_maps(bundle: Bundle, view: Tensor, method: Method, target: int, merge: int | None) -> PackedMaps:
+def class_maps(bundle: Bundle, view: Tensor, method: str, target: int, merge: int | None) -> PackedMaps:
     """(L or 1, rows, columns): what spoke for a class, from each layer where the method has layers."""
     network = _merging(bundle.model, merge)
-    layer: Literal["all"] | None = "all" if isinstance(network, TracesAttention) and method != "occlusion" else None
+    layered = isinstance(network, TracesAttention) and EXPLANATION_METHODS[method].layer is not None
+    layer: Literal["all"] | None = "all" if layered else None
     asked = ExplanationRequest(method=method, layer=layer, target=str(target))
     check_request(network, asked, bundle.preprocess.size)
     if not 0 <= target < len(bundle.labels):
@@ -259,7 +284,7 @@ def _works(check: Callable[[], object]) -> bool:
     return True
 
 
-def _missing(network: Network | None, methods: tuple[Method, ...]) -> str | None:
+def _missing(network: Network | None, methods: tuple[str, ...]) -> str | None:
     """What the page says it cannot show."""
     if network is None:
         return (

@@ -26,9 +26,8 @@ from vitreous.data.augment import to_pixels
 from vitreous.data.builtin import builtin_data
 from vitreous.data.decode import ImageError, open_image, read_header
 from vitreous.errors import DamagedModelError, UserError
-from vitreous.explain.draw import COLOURS, COVER
 from vitreous.explain.occlusion import paint_over
-from vitreous.explain.request import Method
+from vitreous.explain.overlay import COLOURS, COVER
 from vitreous.server.bodies import read_body
 from vitreous.server.errors import ApiError
 from vitreous.server.page.inspection import (
@@ -46,6 +45,7 @@ from vitreous.server.page.inspection import (
     patch_attention_maps,
     see_image,
 )
+from vitreous.server.routes import MethodName
 from vitreous.server.served_model import Chosen, ServedModel
 from vitreous.weights.bundle import Bundle
 
@@ -167,7 +167,7 @@ async def inside(request: Request, served: Chosen, bundle: Inspected, merge: Mer
 
 @router.post("/page/maps")
 async def maps(
-    request: Request, served: Chosen, bundle: Inspected, method: Method, target: int, merge: Merge = None
+    request: Request, served: Chosen, bundle: Inspected, method: MethodName, target: int, merge: Merge = None
 ) -> Response:
     view = await _read_view(request, served)
     return await _translated(served.explain(lambda: _packed(class_maps(bundle, view, method, target, merge))))

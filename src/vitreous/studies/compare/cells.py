@@ -16,7 +16,7 @@ from vitreous.errors import UserError
 from vitreous.evaluation.classify import ClassificationResult
 from vitreous.evaluation.intervals import wilson
 from vitreous.explain.analysis.bias import measure_bias
-from vitreous.explain.analysis.bias_numbers import Bias
+from vitreous.explain.analysis.bias_result import Bias
 from vitreous.inference.engine import open_in_torch
 from vitreous.inference.evaluation import measure_classifier
 from vitreous.inference.memory_needs import choose_bias_batch

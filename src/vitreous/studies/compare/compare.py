@@ -14,7 +14,7 @@ from vitreous.data.duplicates import note_duplicates
 from vitreous.data.opening import open_dataset
 from vitreous.data.rng import balanced_order
 from vitreous.errors import UserError
-from vitreous.explain.analysis.bias_numbers import Bias
+from vitreous.explain.analysis.bias_result import Bias
 from vitreous.inference.speed import machine_features
 from vitreous.interrupt import Interrupted
 from vitreous.model.family import build_network, count_flops, count_parameters

@@ -10,7 +10,7 @@ from typing import Any
 from vitreous.data.source import Split
 from vitreous.distributed.meter import Cost
 from vitreous.evaluation.intervals import Accuracies, Difference, Verdict, difference, gap_change, judge
-from vitreous.explain.analysis.bias_numbers import Bias
+from vitreous.explain.analysis.bias_result import Bias
 from vitreous.studies.compare.plan import GRID, ComparePlan
 from vitreous.studies.requests import Equal
 

@@ -2,8 +2,9 @@
 
 const SHOWN = 5;
 
-export function percent(chance) {
-  return chance > 0.9995 && chance < 1 ? "99.9\u00a0%" : `${(100 * chance).toFixed(chance < 0.1 ? 1 : 0)}\u00a0%`;
+// One decimal, as `percent` of vitreous/report/numbers.py.
+export function percent(probability) {
+  return `${(100 * probability).toFixed(1)}\u00a0%`;
 }
 
 export function highest(probabilities) {

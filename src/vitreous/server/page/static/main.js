@@ -6,7 +6,7 @@ import { fetchSample, InputImage } from "./looks.js";
 import { read, write } from "./link.js";
 import { likeliest, percent } from "./bars.js";
 import { Painter } from "./maps.js";
-import { ABOUT_A_CLASS, Panel, lastLayer, mostMerged } from "./panel.js";
+import { Panel, explainsClass, lastLayer, mostMerged } from "./panel.js";
 import { Covered, describe } from "./patches.js";
 import { savePng } from "./save.js";
 import { askJson } from "./server.js";
@@ -103,7 +103,7 @@ class App {
   addClass() {
     const first = this.panels[0], { card, ready } = first;
     if (!ready) return;
-    const method = ABOUT_A_CLASS.includes(first.view.method) ? first.view.method : card.methods.find((name) => ABOUT_A_CLASS.includes(name));
+    const method = explainsClass(card, first.view.method) ? first.view.method : card.methods.find((name) => explainsClass(card, name));
     const other = likeliest(first.seen.probabilities, 2).find((number) => number !== first.target);
     const view = { ...first.view, method, layer: method === first.view.method ? first.view.layer : card.starts[method] ?? 0 };
     this.arrange([{ ...view, target: first.target }, { ...view, target: other }]);
@@ -201,7 +201,7 @@ class App {
     this.showHeads(panel);
     this.writeLink();
     const { seen, card, methods } = this.panels[0]; // whose view the buttons start from
-    get("add-class").hidden = !(seen?.probabilities && card.labels.length > 1 && card.methods.some((name) => ABOUT_A_CLASS.includes(name)));
+    get("add-class").hidden = !(seen?.probabilities && card.labels.length > 1 && card.methods.some((name) => explainsClass(card, name)));
     get("add-method").hidden = methods.length < 2;
   }
 

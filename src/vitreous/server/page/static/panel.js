@@ -5,17 +5,20 @@ import { SIDE, blend, outlineGroups, paintCells } from "./maps.js";
 import { Slider } from "./slider.js";
 import { listenToPatches } from "./patches.js";
 
-export const ABOUT_A_CLASS = ["relevance", "gradcam", "occlusion"];
-const NAMES = { attention: "Attention", rollout: "Attention rollout", relevance: "Relevance", gradcam: "Grad-CAM", occlusion: "Occlusion", tokens: "Tokens as colours", none: "Plain image" };
-const HINTS = {
-  attention: "Where the answer looks in this layer.",
-  rollout: "Attention from the first layer up to this one.",
-  relevance: "What spoke for the class, from this layer to the answer.",
-  gradcam: "What spoke for the class at the entrance of this layer.",
-  occlusion: "How much evidence for the class is lost without each place.",
-  tokens: "Like colours: alike to the model, after this layer.",
-  none: "The image as it is.",
+// What a panel shows beside the explanation methods, which the model's card describes.
+const PLAIN = {
+  tokens: { title: "Tokens as colours", hint: "Like colours: alike to the model, after this layer.", explains_class: false, layered: true },
+  none: { title: "Plain image", hint: "The image as it is.", explains_class: false, layered: false },
 };
+
+// The card of a method: its title, its hint, whether it explains a class, whether it looks at one layer at a time.
+export function methodCard(card, method) {
+  return card.method_cards[method] ?? PLAIN[method];
+}
+
+export function explainsClass(card, method) {
+  return methodCard(card, method).explains_class;
+}
 
 // As much as is of use, or as the model merges of itself.
 export function mostMerged(card) {
@@ -54,8 +57,8 @@ export class Panel {
   }
 
   get title() {
-    const about = ABOUT_A_CLASS.includes(this.view.method) && this.target !== null ? ` for ${this.card.labels[this.target]}` : "";
-    return `${NAMES[this.view.method]}${about}, ${this.card.name}`;
+    const about = explainsClass(this.card, this.view.method) && this.target !== null ? ` for ${this.card.labels[this.target]}` : "";
+    return `${methodCard(this.card, this.view.method).title}${about}, ${this.card.name}`;
   }
 
   get methods() {
@@ -64,8 +67,8 @@ export class Panel {
 
   // A click on a bar asks why: where the method says nothing of classes, take one that does.
   #forClass() {
-    if (ABOUT_A_CLASS.includes(this.view.method)) return {};
-    const method = this.methods.find((name) => ABOUT_A_CLASS.includes(name));
+    if (explainsClass(this.card, this.view.method)) return {};
+    const method = this.methods.find((name) => explainsClass(this.card, name));
     return method ? { method, layer: this.card.starts[method] ?? 0 } : {};
   }
 
@@ -152,7 +155,7 @@ export class Panel {
   async #ask() {
     const { method, merge } = this.view;
     const inside = this.card.layers ? this.look.inside(merge) : null;
-    if (ABOUT_A_CLASS.includes(method)) {
+    if (explainsClass(this.card, method)) {
       return [await this.look.classMaps(method, this.target, merge), merge ? await inside : null];
     }
     return method === "none" ? [{}, merge && inside ? await inside : null] : [await inside, await inside];
@@ -207,13 +210,13 @@ export class Panel {
     shown(".about", several);
     this.#part(".about").textContent = card.summary;
     this.#part(".model select").value = view.model;
-    this.#part(".method select").replaceChildren(...this.methods.map((name) => new Option(NAMES[name], name)));
+    this.#part(".method select").replaceChildren(...this.methods.map((name) => new Option(methodCard(card, name).title, name)));
     this.#part(".method select").value = view.method;
-    shown(".target", ABOUT_A_CLASS.includes(view.method));
+    shown(".target", explainsClass(card, view.method));
     this.field.setAttribute("list", this.app.listOf(card));
     this.field.value = this.target === null ? "" : card.labels[this.target];
     const last = lastLayer(card, view.method);
-    shown(".layer", last > 0 && !["occlusion", "none"].includes(view.method));
+    shown(".layer", last > 0 && methodCard(card, view.method).layered);
     this.layer.set(view.layer, last, last >= Math.max(card.layers, 1) ? ["pooling"] : []);
     shown(".head", view.method === "attention" && card.heads > 1);
     this.head.set(view.head, card.heads);
@@ -225,7 +228,7 @@ export class Panel {
 
   #showHint() {
     const { view, card, inside } = this;
-    let hint = view.method === "gradcam" && !card.layers ? "What spoke for the class in the last feature map." : HINTS[view.method];
+    let { hint } = methodCard(card, view.method);
     if (view.merge && inside?.groups) {
       const groups = this.groups();
       hint += ` ${groups.length} patches are ${new Set(groups).size} tokens after it.`;
@@ -233,7 +236,7 @@ export class Panel {
     if (this.app.covered.cells.size && view.method !== "none") hint += " The map is of the image with nothing covered.";
     this.#part(".hint").textContent = hint;
     this.root.setAttribute("aria-label", this.title);
-    this.canvas.setAttribute("aria-label", `${this.app.image?.name ?? "Image"}, ${NAMES[view.method]}, ${card.name}: ${card.grid[0]} by ${card.grid[1]} patches`);
+    this.canvas.setAttribute("aria-label", `${this.app.image?.name ?? "Image"}, ${methodCard(card, view.method).title}, ${card.name}: ${card.grid[0]} by ${card.grid[1]} patches`);
   }
 
   groups() {
@@ -276,7 +279,7 @@ export class Panel {
   // Whether what was loaded is what this method draws: after a change it is not, for a moment.
   drawnBy(method) {
     if (method === "none") return true;
-    return ABOUT_A_CLASS.includes(method) ? this.data.maps !== undefined : this.data.attention !== undefined;
+    return explainsClass(this.card, method) ? this.data.maps !== undefined : this.data.attention !== undefined;
   }
 
   // How high the map is in the middle of a patch, from 0 to 1; null where none is drawn.

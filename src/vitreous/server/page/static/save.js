@@ -1,7 +1,7 @@
 // The panels as one image, with what they show and the answers below.
 
 import { likeliest, percent } from "./bars.js";
-import { ABOUT_A_CLASS } from "./panel.js";
+import { explainsClass, methodCard } from "./panel.js";
 
 const WIDE = 720, GAP = 36, LINE = 30, FONT = "system-ui, sans-serif";
 
@@ -40,10 +40,10 @@ export async function savePng(app) {
 
 function words(pen, panel, colour) {
   const { view, card } = panel;
-  const layered = !["none", "occlusion"].includes(view.method) && card.layers;
-  const about = ABOUT_A_CLASS.includes(view.method) ? `for ${card.labels[panel.target]}` : "";
+  const { layered } = methodCard(card, view.method);
+  const about = explainsClass(card, view.method) ? `for ${card.labels[panel.target]}` : "";
   const layer = Math.round(view.layer) < card.layers ? `layer ${Math.round(view.layer)}` : "pooling";
-  const said = [card.name, [view.method, about].filter(Boolean).join(" "), layered ? layer : "", view.method === "attention" && view.head ? `head ${Math.round(view.head) - 1}` : ""];
+  const said = [card.name, [view.method, about].filter(Boolean).join(" "), layered && card.layers ? layer : "", view.method === "attention" && view.head ? `head ${Math.round(view.head) - 1}` : ""];
   pen.font = `20px ${FONT}`;
   pen.fillStyle = colour("--quiet");
   pen.fillText(said.filter(Boolean).join(" · "), 0, 0, WIDE);

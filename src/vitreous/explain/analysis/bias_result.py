@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from vitreous.explain.analysis.numbers import MeasuredOn, Values
+from vitreous.explain.analysis.depth_result import MeasuredOn, Values
 
 NORMAL = 1.959963984540054  # standard deviations to either side that hold 95 % of a normal distribution
 PIXELS = (1, 2, 4, 8)
@@ -94,7 +94,7 @@ class Bias:
 
 
 @dataclass(frozen=True)
-class BiasNumbers:
+class BiasAnalysis:
     """The bias of several models on the same images."""
 
     data: MeasuredOn
@@ -155,14 +155,14 @@ class BiasRow(NamedTuple):
     """One measure of all models."""
 
     measure: str
-    share: bool  # whether it is a share, to be shown as per cent
+    as_percent: bool
     reading: str  # what a high or a low value means
     values: tuple[float | None, ...]  # one per model; None where a model has no such thing
 
 
 class _Measure(NamedTuple):
     name: str
-    share: bool
+    as_percent: bool
     reading: str
     value: Callable[[Bias], float | None]
 
@@ -282,5 +282,5 @@ def tell_margin(models: Sequence[Bias]) -> str:
 
 def summarise_bias(models: Sequence[Bias]) -> tuple[BiasRow, ...]:
     """One row per measure that at least one model has."""
-    rows = [BiasRow(m.name, m.share, m.reading, tuple(m.value(bias) for bias in models)) for m in _MEASURES]
+    rows = [BiasRow(m.name, m.as_percent, m.reading, tuple(m.value(bias) for bias in models)) for m in _MEASURES]
     return tuple(row for row in rows if any(value is not None for value in row.values))

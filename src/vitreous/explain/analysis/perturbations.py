@@ -100,9 +100,9 @@ def shuffled(images: Tensor, index: Index, *, pieces: int, seed: int) -> Tensor:
 
 def _derangement(pieces: int, seed: int, number: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """An order of pieces**2 in which none has its own place; by chance every third or so is such."""
-    draw = generator(seed, pieces, number, SHUFFLE)
+    rng = generator(seed, pieces, number, SHUFFLE)
     while True:
-        order = draw.permutation(pieces**2)
+        order = rng.permutation(pieces**2)
         if (order != np.arange(pieces**2)).all():
             return order
 
@@ -125,11 +125,11 @@ def low_pass(images: Tensor, index: Index = (), *, cutoff: float) -> Tensor:
 
 def high_pass(images: Tensor, index: Index = (), *, cutoff: float) -> Tensor:
     """(B, C, H, W): the frequencies above the cut-off, and the mean colour."""
-    keep = ~low_mask((images.shape[2], images.shape[3]), cutoff)
-    keep[0, 0] = True
-    return _filtered(images, keep)
+    mask = ~low_mask((images.shape[2], images.shape[3]), cutoff)
+    mask[0, 0] = True
+    return _filtered(images, mask)
 
 
-def _filtered(images: Tensor, keep: Tensor) -> Tensor:
+def _filtered(images: Tensor, mask: Tensor) -> Tensor:
     width = images.shape[3]
-    return torch.fft.irfft2(torch.fft.rfft2(images) * keep[:, : width // 2 + 1], s=images.shape[2:])
+    return torch.fft.irfft2(torch.fft.rfft2(images) * mask[:, : width // 2 + 1], s=images.shape[2:])

@@ -5,8 +5,8 @@ import torch
 
 from support.tiny_models import random_images, random_model
 from vitreous.config.data import Preprocess
+from vitreous.explain.all_layers import SPREAD, attention_between_patches, token_colours, trace_all_layers
 from vitreous.explain.attention import attention_maps, rollout_maps
-from vitreous.explain.inside import SPREAD, attention_between_patches, look_inside, token_colours
 from vitreous.explain.occlusion import paint_over
 from vitreous.model.trace import Trace
 
@@ -16,7 +16,7 @@ def test_one_pass_has_the_maps_of_all_layers(subtests):
         with subtests.test(changes=changes):
             model = random_model(**changes).eval()
             image = random_images(model)[:1]
-            found = look_inside(model, image)
+            found = trace_all_layers(model, image)
             attention, scores = attention_maps(model, image, layers=None)
             rollout, _ = rollout_maps(model, image, layers=None)
             for layer in range(model.config.depth):
@@ -41,7 +41,7 @@ def test_groups_are_those_of_a_trace():
     trace = Trace()
     with torch.inference_mode():
         model(image, trace=trace)
-    found = look_inside(model, image).groups
+    found = trace_all_layers(model, image).groups
     for layer, groups in trace.groups.items():
         assert (found[layer] == groups[0]).all()
     assert len(found[0].unique()) == found.shape[1] - 4, "the first of every two blocks merges twice as many"

@@ -5,7 +5,7 @@ import pytest
 
 from vitreous import UserError
 from vitreous.config.data import Preprocess
-from vitreous.explain.place import place_patches
+from vitreous.explain.patch_geometry import place_patches
 
 PREPROCESS = Preprocess(size=(16, 24), crop=1.0)
 

@@ -63,6 +63,8 @@ class Probes:
 
     accuracy: tuple[AccuracyInterval, ...]  # (L + 1,): on the mean of the patch tokens at each depth
     representation: AccuracyInterval
+    best_depth: int
+    """Where probes do best in a two-fold cross-validation on the images that they learn from, none of them measured."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,7 @@ class SummaryRow:
 
 
 @dataclass(frozen=True)
-class Likeness:
+class Cka:
     """CKA of two models' depths."""
 
     models: tuple[int, int]  # which of the analysis' models; the same twice for a model with itself
@@ -133,13 +135,13 @@ class MeasuredOn:
 
 
 @dataclass(frozen=True)
-class Numbers:
+class DepthAnalysis:
     """All that an analysis measured."""
 
     data: MeasuredOn
     summary: tuple[SummaryRow, ...]
     models: tuple[ModelNumbers, ...]
-    cka: tuple[Likeness, ...]
+    cka: tuple[Cka, ...]
     noise_strength: float
     remarks: tuple[str, ...]
 
@@ -162,7 +164,7 @@ class Measure(NamedTuple):
     title: str  # of its plot
     reading: str  # what a high or a low value means
     values: Callable[[ModelNumbers], Values | Table]
-    share: bool = False  # shown as per cent
+    as_percent: bool = False
 
 
 MEASURES = {
@@ -172,7 +174,7 @@ MEASURES = {
         "How far a patch looks on average; a dot is a head. High: it gathers from the whole image, as a shape "
         "needs. Low: from its neighbours, as texture needs.",
         ModelNumbers.relative_distance,
-        share=True,
+        as_percent=True,
     ),
     "mutual_information": Measure(
         "mutual information of queries and keys",
@@ -227,17 +229,17 @@ def summarise(models: Sequence[ModelNumbers]) -> tuple[SummaryRow, ...]:
     def late(values: Values | Table) -> float:
         return float(np.mean(values[-max(1, len(values) // 3) :]))
 
-    def row(measure: str, share: bool, values: Sequence[float]) -> SummaryRow:
-        return SummaryRow(measure, share, tuple(round(value, 4) for value in values))
+    def row(measure: str, as_percent: bool, values: Sequence[float]) -> SummaryRow:
+        return SummaryRow(measure, as_percent, tuple(round(value, 4) for value in values))
 
-    rows = [row(m.row, m.share, [late(m.values(model)) for model in models]) for m in MEASURES.values() if m.row]
+    rows = [row(m.row, m.as_percent, [late(m.values(model)) for model in models]) for m in MEASURES.values() if m.row]
     rows.append(row("dimensions in use by representations", False, [m.measures.representation_rank for m in models]))
     judged = [(m.probe, m.noise) for m in models if m.probe is not None and m.noise is not None]
     if len(judged) == len(models):  # there are labels
         probes, noises = zip(*judged, strict=True)
         rows += [
             row("linear probe of the representation", True, [probe.representation.value for probe in probes]),
-            row("linear probe at its best depth", True, [max(one.value for one in probe.accuracy) for probe in probes]),
+            row("linear probe at its best depth", True, [probe.accuracy[probe.best_depth].value for probe in probes]),
             row("accuracy without noise", True, [noise.clean.value for noise in noises]),
             row("accuracy with low-frequency noise", True, [noise.accuracy[0].value for noise in noises]),
             row("accuracy with high-frequency noise", True, [noise.accuracy[-1].value for noise in noises]),

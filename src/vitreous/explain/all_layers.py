@@ -18,7 +18,7 @@ from vitreous.model.trace import Trace
 
 
 @dataclass(frozen=True)
-class Inside:
+class AllLayers:
     """What was seen inside a network while it looked at one image."""
 
     attention: Tensor  # (L, h, rows, columns): the attention that patches get from what the answer is read from
@@ -31,7 +31,7 @@ class Inside:
     logits: Tensor  # (K,) the answer; (D,) the representation where there is no classifier
 
 
-def look_inside(model: TracesAttention, image: Tensor) -> Inside:
+def trace_all_layers(model: TracesAttention, image: Tensor) -> AllLayers:
     """All layers of one image (1, C, H, W), normalised, in a single forward pass."""
     trace = _Inside(query_tokens(model))
     with torch.inference_mode():
@@ -44,7 +44,7 @@ def look_inside(model: TracesAttention, image: Tensor) -> Inside:
     if trace.groups:
         alone = torch.arange(grid[0] * grid[1], device=image.device)  # before the first block that merges
         groups = torch.stack([trace.groups[layer][0] if layer in trace.groups else alone for layer in layers])
-    return Inside(
+    return AllLayers(
         attention=as_grid(torch.stack([trace.rows[layer] for layer in layers]), grid),
         rollout=as_grid(rolled, grid),
         pooling=None if pool is None else as_grid(pool[0, :, 0], grid),
