@@ -201,7 +201,7 @@ def test_a_cluster_with_gpus_takes_an_exported_model_as_it_is(bundle, exported, 
     @dataclass(frozen=True)
     class Here(Cluster):
         def do(self, folder, request, sources, missing, batch_size):
-            worker = PartWorker(folder, *request.open(), batch_size)
+            worker = PartWorker(folder, request.open()[0], batch_size)
             return [worker.do(part, folder.plan.images_of(part, sources)) for part in missing]
 
     monkeypatch.setattr("vitreous.inference.ray_cluster.open_cluster", lambda address: nullcontext(Here(2, 1)))

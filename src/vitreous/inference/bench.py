@@ -242,8 +242,7 @@ def measure_memory(engine: Engine) -> float | None:
             # as it is now: it may merge other tokens than the bundle says
             return _measure_in_process(save_bundle(Path(place) / "bundle", engine.network, engine.preprocess, labels))
         return None
-    path: Path | None = getattr(engine, "path", None)
-    return None if path is None or not is_engine(path) else _measure_in_process(path)
+    return _measure_in_process(engine.path) if engine.path is not None and is_engine(engine.path) else None
 
 
 def _measure_in_process(folder: Path) -> float | None:

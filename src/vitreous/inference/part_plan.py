@@ -158,12 +158,12 @@ class ModelRequest:
 
 def open_plan(
     out: Path, request: ModelRequest, sources: Sequence[Source], top: int, embed: bool
-) -> tuple[PartPlan, tuple[InferenceModel, str]]:
+) -> tuple[PartPlan, InferenceModel]:
     """The folder's plan, written if there is none, and the model opened as it says; other predictions are refused."""
     stored, images = read_plan(out), sum(map(len, sources))
     preferred = request if stored is None else request.preferring(stored.engine, stored.precision)
-    opened, digest = preferred.open(images)
-    engine = opened.engine
+    model, digest = preferred.open(images)
+    engine = model.engine
     names = sha256()
     for source in sources:
         for index in range(len(source)):
@@ -185,11 +185,11 @@ def open_plan(
     if stored is None:
         if not create_file(out / RECORDS / PLAN, json.dumps(asdict(plan), indent=2) + "\n"):
             return open_plan(out, request, sources, top, embed)  # another process was faster
-        return plan, (opened, digest)
+        return plan, model
     for field, difference in DIFFERENCES.items():
         if getattr(stored, field) != getattr(plan, field):
             raise UserError(
                 f"{out}: holds predictions {difference.format(stored=stored, requested=plan)}; repeat the command that "
                 "began it, or choose another folder."
             )
-    return stored, (opened, digest)
+    return stored, model

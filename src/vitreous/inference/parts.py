@@ -101,7 +101,7 @@ def predict_to_folder(
         for record in cluster.do(folder, request.preferring(plan.engine, plan.precision), sources, missing, batch_size):
             add(record)
     elif missing:
-        worker = PartWorker(folder, *model, batch_size)
+        worker = PartWorker(folder, model, batch_size)
         for part in missing:
             images = plan.images_of(part, sources)
             add(
@@ -200,20 +200,13 @@ class PartWorker:
     """Does parts, one after the other, with a model that it opened once."""
 
     def __init__(
-        self,
-        folder: PartFolder,
-        model: InferenceModel,
-        digest: str,
-        batch_size: int | None = None,
-        threads: int | None = None,
+        self, folder: PartFolder, model: InferenceModel, batch_size: int | None = None, threads: int | None = None
     ) -> None:
-        """digest: of the model; threads: that decode images, None for one per core."""
+        """threads: that decode images, None for one per core."""
         self.folder, self.model, self.threads = folder, model, threads
-        if digest != folder.plan.model:
-            raise UserError(f"{self.model.path}: not the model of the predictions in {folder.out}; give that one.")
-        engine = self.model.engine
+        engine = model.engine
         self.batch_size = min(batch_size or engine.batch_size, folder.plan.part_size)
-        check_inference_memory(self.model.config, engine.preprocess, self.batch_size)
+        check_inference_memory(model.config, engine.preprocess, self.batch_size)
 
     def do(self, part: int, images: Sequence[Source], progress: Progress = no_progress) -> PartRecord:
         plan = self.folder.plan

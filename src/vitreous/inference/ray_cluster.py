@@ -131,7 +131,10 @@ class ClusterWorker:
     @cached_property
     def worker(self) -> PartWorker:
         torch.set_num_threads(self.threads)
-        return PartWorker(self.folder, *self.request.open(), self.batch_size, self.threads)
+        model, digest = self.request.open()
+        if digest != self.folder.plan.model:
+            raise UserError(f"{model.path}: not the model of the predictions in {self.folder.out}; give that one.")
+        return PartWorker(self.folder, model, self.batch_size, self.threads)
 
 
 @contextmanager
@@ -140,7 +143,6 @@ def open_cluster(address: str | None) -> Iterator[Cluster]:
 
     One that is connected to already is left connected.
     """
-    require_ray()
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # its lines are about its own parts
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import ray
