@@ -227,6 +227,16 @@ def test_a_resized_vit_is_the_model_resized():
     assert all(torch.equal(tensor, state[name]) for name, tensor in resized.state_dict().items())
 
 
+def test_any_network_is_resized():
+    """Of a family whose tensors do not depend on the size, they stay."""
+    network = build_network(TinyConvConfig(), seed=3).double().eval()
+    images = torch.rand(2, 3, 24, 24, dtype=torch.float64)
+    resized = network.resized(24)
+    assert resized.config == network.config.for_size((24, 24))
+    assert not resized.training
+    assert torch.equal(resized(images), network(images))
+
+
 def test_a_configuration_and_its_json():
     c = ViTConfig(**TINY, sincos_grid=(3, 4))
     kept = model_to_json(c)
