@@ -177,7 +177,7 @@ class Batcher:
     """Computes waiting images with an engine in batches, first come first served."""
 
     def __init__(self, engine: Engine, queue: AdmissionQueue, metrics: ModelMetrics, grace_seconds: float) -> None:
-        """grace: seconds that a batch may take once it has begun; then whoever waits is told so."""
+        """grace_seconds: how long a batch may take once it has begun, before its requests are refused."""
         self.grace_seconds = grace_seconds
         self.batch_size = min(engine.batch_size, queue.size)
         self.metrics = metrics

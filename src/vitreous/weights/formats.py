@@ -31,7 +31,7 @@ class Format:
     read: tuple[Callable[[RawCheckpoint], ParsedCheckpoint | None], ...]  # each returns None if it is not its format
     write: Mapping[str, Callable[..., Path]] = field(default_factory=dict)  # by the model's family
     files: frozenset[str] = frozenset()  # in the folder, besides the manifest; none for a format that is one file
-    open_with: str = "vitreous predict {out} image.jpg"  # how a person opens what was written
+    open_with: str = "vitreous predict {out} image.jpg"  # how the export is opened
 
 
 FORMATS: dict[str, Format] = {

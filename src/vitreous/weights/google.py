@@ -54,7 +54,6 @@ def _one_based(*numbers: int) -> list[int]:
 
 
 def read_google(raw: RawCheckpoint) -> ParsedCheckpoint | None:
-    """The paper's models by their names; the tanh layer of pre-training is kept where there is one."""
     needed = ("embedding/kernel", _QUERY, _MLP, _POSITIONS)
     prefix = next((p for p in ("", "opt/target/") if {p + name for name in needed} <= set(raw.tensors)), None)
     if prefix is None:

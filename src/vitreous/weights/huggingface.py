@@ -35,7 +35,7 @@ from vitreous.weights.processor import default_processor, from_processor, to_pro
 if TYPE_CHECKING:
     from vitreous.model.vit import ViT
 
-VIT_TYPES = {  # model_type: (family, as a person would say; what their classes are called)
+VIT_TYPES = {  # model_type: (family, for messages; prefix of the class names)
     "vit": ("Hugging Face", "ViT"),
     "deit": ("Hugging Face DeiT", "DeiT"),
     "vit_mae": ("Hugging Face ViTMAE", "ViTMAE"),
@@ -201,7 +201,7 @@ def write_folder(
 
 def _model_type_for(c: ViTConfig, info: dict[str, Any], where: str) -> str:
     """The model type that can express this model."""
-    odd = {
+    unsupported = {
         "no class token": not c.class_token,
         "a convolutional stem": c.stem is not None,
         f"{c.attention} attention": c.attention != "full",
@@ -216,7 +216,7 @@ def _model_type_for(c: ViTConfig, info: dict[str, Any], where: str) -> str:
         kind = "dinov2_with_registers" if c.registers else "dinov2"
         gated = (c.width * 8 // 3 + 7) // 8 * 8  # theirs: two thirds of four times the width, in eights
         fits = c.mlp_width == gated if c.mlp == "swiglu" else c.mlp_width % c.width == 0
-        odd |= {
+        unsupported |= {
             "a classifier on the class token alone, with LayerScale": c.pool == "class" and c.classes > 0,
             "class and mean without a classifier": c.pool == "class+mean" and not c.classes,
             "a distillation token with LayerScale": c.distilled,
@@ -227,13 +227,13 @@ def _model_type_for(c: ViTConfig, info: dict[str, Any], where: str) -> str:
         second = c.registers + int(c.distilled)
         mae = info.get("family") == VIT_TYPES["vit_mae"][0] and not c.classes
         kind = "deit" if second else "vit_mae" if mae else "vit"
-        odd |= {
+        unsupported |= {
             f"{c.registers} registers without LayerScale": second > 1,
             "positions of patches alone": c.prefix_positions != c.prefix,
             f"{c.mlp} without LayerScale": c.mlp == "swiglu",
             "class and mean without LayerScale": c.pool == "class+mean",
         }
-    if missing := first_true(odd):
+    if missing := first_true(unsupported):
         raise UserError(f"{where}: Hugging Face's models have no word for {missing}; export to another format.")
     return kind
 

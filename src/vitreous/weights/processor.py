@@ -30,7 +30,7 @@ def from_processor(processor: dict[str, Any], config: ModelConfig, where: str) -
     resample = processor.get("resample", 2 if kind.startswith("ViT") else 3)
     fraction = _crop_fraction(seen, resized)
     normalised = processor.get("do_normalize", True)
-    odd = {
+    unsupported = {
         f"size {size} with crop {crop}": fraction is None,
         "its own rule for small sizes": kind == "ConvNextImageProcessor",
         f"crop_pct {processor.get('crop_pct')}": processor.get("crop_pct") is not None,
@@ -42,7 +42,7 @@ def from_processor(processor: dict[str, Any], config: ModelConfig, where: str) -
         "do_normalize without image_mean and image_std": normalised
         and not {"image_mean", "image_std"} <= set(processor),
     }
-    if unknown := first_true(odd):
+    if unknown := first_true(unsupported):
         raise UserError(f"{where}: preprocessor_config.json beside it asks for what cannot be done here ({unknown})")
     assert fraction is not None
     mean, std = (0.0,) * config.channels, (1.0,) * config.channels

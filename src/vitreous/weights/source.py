@@ -1,4 +1,4 @@
-"""Weights from wherever a person has them: a bundle, a run, another project's file or folder, or a name on the hub."""
+"""Open weights from any source: a bundle, a run, another project's file or folder, or a name on the hub."""
 
 from __future__ import annotations
 

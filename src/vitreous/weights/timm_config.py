@@ -21,9 +21,7 @@ from vitreous.config.stem import ResNetStem
 from vitreous.weights.checkpoint import BACKBONE, first_true, unsupported_epsilon
 from vitreous.weights.mapping import POINTWISE, Rule
 
-UNKNOWN_ARCHITECTURE = (
-    "vitreous"  # the architecture of a model that timm has no word for: timm then refuses it by this name
-)
+UNKNOWN_ARCHITECTURE = "vitreous"  # of a model that timm cannot express: timm refuses this name
 
 _TIMM_SIZES = {"Ti": "tiny", "S": "small", "B": "base", "L": "large", "H": "huge", "g": "giant"}
 # By size the patch and image side of timm's plain ViTs.
