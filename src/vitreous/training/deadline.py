@@ -1,4 +1,4 @@
-"""The time that a person gave: what is gone, what is reserved, and how many steps fit into the rest.
+"""A training's time budget: the time spent, the time reserved, and the number of steps that fit into the rest.
 
 Whatever depends on a clock is the same in all processes: `Deadline.now` is a collective, and what one process measures
 for itself is decided by the main one (`World.on_main`).
@@ -27,18 +27,18 @@ _SECONDS = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 _TIME = re.compile("".join(rf"(?:(?P<{unit}>[0-9]+(?:\.[0-9]+)?){unit})?" for unit in _SECONDS))
 """Each unit once, the larger first."""
 MAX_BUDGET_SECONDS = 366 * 86400
-MARGIN = 0.97  # the fraction of the time left that is planned for: a machine is never as quiet as while it is measured
+MARGIN = 0.97  # the fraction of the time left that is planned for: steps are timed while the machine is quietest
 MAX_MEASURING = 0.25  # the fraction of the whole time that validation and test images may take together
 MAX_TIMING = 0.1  # the fraction of the time left after which no more kinds of steps are timed
 MIN_TIMED_STEPS = 4  # steps that are timed at least, in two stages
 MAX_SLOWDOWN = 3.0  # times as long is reserved for writing at most, on a machine whose start-up took long
 STARTUP_SECONDS = 2.2  # what the start-up of a command takes on two quiet cores
 EXIT_SECONDS = 0.7  # from the last file written to the end of the process
-CHECKS = 20  # how often the clock is looked at: whenever such a part of the steps is taken, or of the time is gone
-REPLAN_SLACK = 0.03  # smaller changes of the steps that are left are not worth a replanning
+CHECKS = 20  # of the clock: after each such fraction of the steps, or of the time
+REPLAN_SLACK = 0.03  # smaller relative changes of the remaining steps cause no replanning
 MIN_KEPT_STEPS = 0.5
-"""The fraction of the steps that are left which one look at the clock keeps, however slow the machine seems: it may
-have been a moment, and a training that was ended cannot be made longer again."""
+"""The fraction of the remaining steps that one replanning keeps at least: the machine may have been slow for a moment
+only, and a training that has ended cannot be continued."""
 
 
 def parse_budget(text: str) -> float:
@@ -51,7 +51,7 @@ def parse_budget(text: str) -> float:
 
 
 def format_budget(seconds: float) -> str:
-    """A budget of at least so long, as a person would write it: 25s, 90s, 4m, 1h15m."""
+    """A budget of at least so many seconds: 25s, 90s, 4m, 1h15m."""
     if seconds <= 120:
         return f"{math.ceil(seconds / 5) * 5}s"
     minutes = math.ceil(seconds / 60)
@@ -62,23 +62,23 @@ def format_budget(seconds: float) -> str:
 
 
 class Deadline:
-    """The clock of a training with a budget, as long as it is not interrupted: one that goes on keeps to its plan."""
+    """The clock of a training with a budget. A resumed training has none: it keeps the planned steps."""
 
-    seconds_per_image = 0.0  # to decode one and to look at it, where that was measured
+    seconds_per_image = 0.0  # to decode an image and pass it through the network, if measured
 
     def __init__(self, text: str, writing: float, meter: Meter, world: World) -> None:
-        """To be made as soon as the training begins. text: the budget as the person wrote it. writing: seconds that the
-        bundle, the report and the end of the process take on two quiet cores."""
+        """text: the budget as given. writing: seconds that the bundle, the report and the end of the process take on
+        two quiet cores."""
         self.text, self.seconds, self._meter, self._world = text, parse_budget(text), meter, world
         # start-up and writing are both the work of one core, so a slow start foretells slow writing
         self.writing = writing * min(MAX_SLOWDOWN, max(1.0, self.now() / STARTUP_SECONDS))
 
     def now(self) -> float:
-        """Seconds gone, the same in all processes."""
+        """Seconds since the start, the same in all processes."""
         return self._world.mean_number(self._meter.seconds)
 
     def left(self) -> float:
-        """Seconds until this process should have ended; never below 0. For one process alone."""
+        """Seconds until this process should end, at least 0. For one process alone."""
         return max(0.0, self.seconds - EXIT_SECONDS - self._meter.seconds)
 
     def seconds_per_part(self, parts: float, reserved: float = 0.0) -> float:
@@ -89,29 +89,29 @@ class Deadline:
 
 @dataclass(frozen=True)
 class Reserved:
-    """What else the time must do for, as far as is known before the first step."""
+    """Time to reserve beside the steps, as far as is known before the first."""
 
     ending: float  # seconds that follow the last step
     evaluation: float  # seconds of one evaluation; 0 where nothing is evaluated
     all_evaluations: float  # seconds that all evaluations between steps may take
     min_steps: int = 1
-    """Steps that are worth taking at all; where fewer fit and the start is a good answer itself, none are taken."""
-    step: float = 0.0  # seconds that a step takes at the very least, where that is known
-    fixed: bool = False  # whether there are as many evaluations as the training says, whatever they take
+    """Steps that are worth taking; if fewer fit and the start is a good model already, none are taken."""
+    step: float = 0.0  # a lower bound of the seconds of a step; 0 if unknown
+    fixed: bool = False  # whether the number of evaluations may not be reduced
 
 
 @dataclass(frozen=True)
 class StepTimes:
-    """What was measured before a training, in seconds."""
+    """Times measured before a training, in seconds."""
 
     deadline: float  # when all must be done, by the training's clock
-    stages: tuple[tuple[float, float], ...]  # pairs: up to this share of the training, a step takes so long
+    stages: tuple[tuple[float, float], ...]  # pairs (up to this fraction of the training, seconds per step)
     evaluations: int
     evaluation: float  # what one takes
     ending: float  # what follows the last step
 
     def step_seconds(self, start: float, end: float) -> float:
-        """The mean time of a step between two shares of the training."""
+        """The mean seconds of a step between two fractions of the training."""
         total, before = 0.0, 0.0
         for until, seconds in self.stages:
             total += max(0.0, min(end, until) - max(start, before)) * seconds
@@ -129,7 +129,7 @@ def plan_steps(
     Speed is measured on a copy, on batches as the training will load them. Where too few steps fit, there are no times,
     and of a training that needs steps one step is left, else none."""
     evaluation = reserved.evaluation
-    ending = reserved.ending + (evaluation if training.probe else 0.0)  # such a start is evaluated too
+    ending = reserved.ending + (evaluation if training.probe else 0.0)  # the first classifier is evaluated too
 
     def left() -> float:
         return MARGIN * (deadline.seconds - ending - deadline.now())
@@ -156,9 +156,8 @@ def plan_steps(
 
 
 def time_stages(training: Training, objective: Objective, loader: Loader, left: float) -> list[tuple[float, float]]:
-    """Pairs: up to this share of the training, a step takes so long. `left`: the seconds that there are. The last
-    stage, which takes longest, is measured first; where that has cost a good part of the time, it stands for those
-    before it."""
+    """Pairs (up to this fraction of the training, seconds per step). left: the seconds there are. The last stage, the
+    slowest, is measured first; if that took more than MAX_TIMING of the time, its speed is taken for all."""
     batches, world = chain.from_iterable(loader.batches(epoch) for epoch in count()), loader.world
     began, ends = time.perf_counter(), training.objective.stages
     found: list[tuple[float, float]] = []
@@ -172,7 +171,7 @@ def time_stages(training: Training, objective: Objective, loader: Loader, left: 
 
 
 def step_seconds(learner: Learner, batches: Iterator[Batch], progress: float, seconds: float) -> float:
-    """What a step takes at this point of the schedule, loading included, by taking some; they spoil the learner."""
+    """Seconds of a step at this point of the schedule, with loading, by taking some; they change the learner."""
     started, steps = 0.0, 0
     for batch in batches:
         train_step(learner, batch, steps, progress, progress)
@@ -191,7 +190,7 @@ class Replanner:
     def __init__(
         self, schedule: StepSchedule, times: StepTimes, clock: Callable[[], float], written: Callable[[], None]
     ) -> None:
-        """`clock` gives the seconds spent so far; `written` keeps the schedule for a training that is resumed."""
+        """clock: the seconds spent so far. written: saves the schedule for a resumed training."""
         self.schedule, self.times, self.clock, self.written = schedule, times, clock, written
         self.slowness = 1.0
         self._last: tuple[int, float] | None = None
@@ -217,7 +216,7 @@ class Replanner:
             self.written()
 
     def _fitting(self, now: float, done: float, slowness: float) -> int:
-        """Steps that fit before the deadline, on a machine that takes so many times as long as was measured."""
+        """Steps that fit before the deadline if they take `slowness` times as long as measured."""
         table = self.times
         left = (table.deadline - now) / slowness - table.ending - table.evaluation_seconds(done, 1.0)
         return int(left / table.step_seconds(done, 1.0))

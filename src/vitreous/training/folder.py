@@ -1,4 +1,4 @@
-"""What a run folder says about its training: the request, and the configuration that came of it."""
+"""A run folder: its config.json with the request and the configuration, what it may hold, and its lock."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ REQUESTS: dict[str, type[Request]] = {"fit": FitRequest, "student": StudentReque
 
 @dataclass(frozen=True)
 class DataIdentity:
-    """By what data are known again."""
+    """What identifies data."""
 
     classes: tuple[str, ...]
     splits: dict[Split, int]  # how many images each has
@@ -62,11 +62,11 @@ class DataIdentity:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """What a training needs to go on: what was asked for, what became of it, and what the data and weights were."""
+    """config.json: the request, the training that came of it, and what identifies data and weights."""
 
     request: Request
     training: Training
-    steps: int  # as planned at first
+    steps: int  # before any replanning
     classes: tuple[str, ...]
     splits: dict[Split, int]  # how many images each has
     digests: dict[Split, str]  # of the names and labels of each split's images
@@ -94,7 +94,7 @@ class RunConfig:
         return DataIdentity(self.classes, self.splits, self.digests).what_changed(DataIdentity.of(data))
 
     def check_data(self, data: Data, folder: Path, *, finished: bool = False) -> None:
-        """Refuse other data than those that the training began with, or has ended with."""
+        """Refuse other data than those of the training."""
         if (change := self.what_changed(data)) is not None:
             then = "was trained;" if finished else "began; bring those back to go on with it,"
             raise UserError(
@@ -103,7 +103,7 @@ class RunConfig:
             )
 
     def check_digest(self, what: Literal["weights", "teacher"], digest: str, place: object, folder: Path) -> None:
-        """Refuse to go on with other weights, or another teacher, than those that the training began with."""
+        """Refuse to resume with other weights, or another teacher."""
         if digest != getattr(self, what):
             other, those = ("other", "those") if what == "weights" else ("another", "that one")
             raise UserError(
@@ -118,7 +118,7 @@ class RunConfig:
 
 
 def folder_kind(folder: Path) -> str | None:
-    """What config.json says that a folder holds: a kind of training, or of study; None where it says nothing."""
+    """The kind of training or study in a folder, by its config.json; None without one."""
     path = folder / CONFIG
     found = read_json(path) if path.is_file() else None
     return found.get("kind") if isinstance(found, dict) else None
@@ -167,7 +167,7 @@ def open_run(folder: Path) -> RunConfig | None:
 
 
 def _is_leftover(path: Path) -> bool:
-    """Whether this is all that a training leaves that was killed in its first moments."""
+    """Whether a training that was killed at its start may have left this."""
     if path.name == "checkpoints":
         return path.is_dir() and not any(path.iterdir())
     return path.name == LOCK or is_unfinished(path)
@@ -198,7 +198,7 @@ def check_same_request(saved: RunConfig, request: Request, folder: Path) -> None
 
 
 def remove_run(folder: Path) -> None:
-    """Delete what a training of ours left in its folder, and nothing else."""
+    """Delete the files of a training in its folder, and nothing else."""
     for name in (CONFIG, RESULT, METRICS, REPORT, "token-labels.json"):
         (folder / name).unlink(missing_ok=True)
     for name in ("checkpoints", "bundle", "decoder", "tensorboard"):
@@ -216,8 +216,8 @@ def make_run_folder(folder: Path) -> None:
 def lock_run_folder(
     folder: Path, saved: RunConfig | None, held: ExitStack, message: Callable[[str], None], overwrite: bool
 ) -> bool:
-    """Make the run folder ours until the end, and say whether it has a checkpoint. One that is another's, or that
-    another training is in, is refused."""
+    """Create and lock the run folder; whether it has a checkpoint. Refused if it holds anything else, or if another
+    training runs in it."""
     check_folder(folder / "bundle")
     make_run_folder(folder)
     held.enter_context(hold_folder(folder, message))
@@ -293,7 +293,7 @@ def training_from_json(fields: dict[str, Any], where: Path) -> Training:
 
 
 def save_extra(folder: Path, tensors: Mapping[str, Tensor], training: Training) -> None:
-    """Keep what belongs to a training's objective and not to its network in a folder of that name."""
+    """Save tensors of the objective that are not the network's in a folder of that name."""
     with new_folder(folder) as place:
         write_tensors(place / f"{folder.name}.safetensors", {key: t.contiguous() for key, t in tensors.items()})
         described = {"seed": training.seed, "objective": objective_to_json(training.objective)}

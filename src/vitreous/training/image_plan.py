@@ -185,7 +185,7 @@ class ImageEstimate:
 
 @dataclass
 class StartFeatures:
-    """Features of the frozen network that several trainings on the same images start with: the first computes them."""
+    """Features of the frozen network, shared by several trainings on the same images: the first computes them."""
 
     train: LabelledFeatures | None = None
     val: LabelledFeatures | None = None

@@ -1,4 +1,4 @@
-"""The only training loop. It knows no objective by name, no data format and no screen.
+"""The only training loop, for all objectives and data.
 
 Everything random in a step is a function of the seed, the epoch and the image (dropout: of the step), so a training
 that is interrupted and resumed ends with the same bits as one that was not.
@@ -39,13 +39,13 @@ BestTensors = dict[str, dict[str, Tensor]]  # tensors by name, of "model" and of
 
 
 CHECKPOINTED_FIELDS = ("images", "best_step", "best_metrics", "history", "evaluated", "first_loss")
-"""Numbers of the loop that a checkpoint keeps."""
+"""Attributes of the loop that a checkpoint keeps."""
 Evaluate = Callable[[Objective], dict[str, float]]
-"""Metrics on the validation split of an objective with the weights that would be kept."""
+"""Metrics on the validation split of an objective with the weights to keep."""
 
 
 class DivergedError(UserError):
-    """The loss left the numbers; nothing of that step was kept."""
+    """The loss or the weights are not finite, or the loss is far too high; nothing of that step was kept."""
 
 
 @dataclass
@@ -106,10 +106,10 @@ class Loop:
     def run(
         self, on_step: Callable[[Event], None] = lambda event: None, stop: Callable[[], bool] = lambda: False
     ) -> Outcome:
-        """Train to the end, or until `stop` or a signal says so, in which case all is saved to go on later."""
+        """Train to the end, or until `stop` or a signal says so; then all is saved to resume later."""
         self._resume()
         try:
-            # a signal comes to one process a step before it comes to another: several stop where they agree to
+            # processes get a signal at different steps, so several stop where they agree to
             with uninterrupted() if self.world.size > 1 else nullcontext():
                 finished = self._take_steps(on_step, stop)
         except Interrupted:  # never within a step, so what is saved now is whole
@@ -123,7 +123,7 @@ class Loop:
         return Outcome(*state, finished, self.remarks)
 
     def _take_steps(self, on_step: Callable[[Event], None], stop: Callable[[], bool]) -> bool:
-        if self._due():  # before the first step, or where an interruption came between
+        if self._due():  # before the first step, or if an interruption prevented it
             self._evaluate()
             if self.step == self.steps:  # no step will save what was found
                 self.save()
@@ -131,7 +131,7 @@ class Loop:
         speed = 0.0  # images a second, over the last steps
         for epoch, batch in self._batches():
             late = time.monotonic() - saved >= self.training.save_seconds
-            # one question to the others a step, with all that there is to ask
+            # one collective per step for all flags
             stopped, unreadable, due = self.world.any_rank_each(
                 stop(), self.loader.has_unshared, late and self.world.is_main
             )
@@ -157,7 +157,7 @@ class Loop:
         return True
 
     def _due(self) -> bool:
-        """Whether the validation split is to be looked at now, after the step that was just taken."""
+        """Whether to evaluate now, after the last step."""
         if self.evaluate is None or self.evaluated >= self.step:
             return False
         if self.step == 0:  # a good start is the first candidate
@@ -202,7 +202,7 @@ class Loop:
         )
 
     def _result(self) -> Objective:
-        """What would be kept now: averaged over the last steps, its network blended with the one at the start."""
+        """The objective to keep now: the moving average, its network blended with the initial one (WiSE-FT)."""
         found = self.learner.parallel.full_model(self.ema or self.objective)
         if not self.start:
             return found
@@ -230,7 +230,7 @@ class Loop:
         return metrics
 
     def _is_better(self, found: Objective, metrics: dict[str, float]) -> bool:
-        """Whether to keep these weights rather than the best so far; never where they are worse than a good start."""
+        """Whether these weights are the best so far, and with a first classifier not worse than the start."""
         if self.training.probe and found.is_worse(metrics, self.history[0]):
             return False
         return found.is_better(metrics, self.best_metrics, self.history)
@@ -253,8 +253,8 @@ class Loop:
             file.write(json.dumps(record) + "\n")
 
     def save(self) -> None:
-        """Write a checkpoint of the present step; before the first, the weights that the result is blended with. All
-        processes come to it after the same step."""
+        """Write a checkpoint, and with the first the initial weights for blending. All processes call it after the same
+        step."""
         metadata: dict[str, Any] = {name: getattr(self, name) for name in CHECKPOINTED_FIELDS}
         metadata["spent"] = asdict(self.meter.spent(self.world))
         ema = {} if self.ema is None else self.ema.state_dict()
@@ -263,7 +263,7 @@ class Loop:
         self.saver.save(point, self.start)
 
     def _resume(self) -> None:
-        """Take up the newest whole checkpoint, and forget what was logged after it."""
+        """Load the newest complete checkpoint, and drop what was logged after it."""
         point, self.remarks, start = self.saver.load(with_start=bool(self.start))
         if point is not None:
             self.step, self.best = point.step, point.best
@@ -284,12 +284,12 @@ class Loop:
 
 
 def _copied(model: nn.Module) -> dict[str, Tensor]:
-    """Its tensors on the processor: a device's memory is for the training."""
+    """Its tensors on the CPU, to save the device's memory."""
     return {name: tensor.detach().to("cpu", copy=True) for name, tensor in model.state_dict().items()}
 
 
 def _logged_step(line: str) -> float:
-    """The step a line is about; a line that was cut short by a crash counts as never written."""
+    """The step of a line; infinity for a line that a crash cut short."""
     try:
         return float(json.loads(line)["step"])
     except (ValueError, KeyError):

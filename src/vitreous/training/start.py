@@ -1,4 +1,4 @@
-"""Where a training begins: the processes, the data, the configuration that data and weights call for, the network."""
+"""The start of a training: the processes, the data, the configuration, the network."""
 
 from __future__ import annotations
 
@@ -61,25 +61,25 @@ class Runtime:
 
 
 def local_runtime(workers: int | None, device: str, tensorboard: bool) -> Runtime:
-    """What a person said of the machine, with what they left open filled in; for one process."""
+    """The runtime of a single process."""
     refuse_many("a training of this kind")
     return Runtime(choose_workers(workers), World(device=find_device(device)), tensorboard)
 
 
 def join_runtime(workers: int | None, device: str, shard: bool, tensorboard: bool) -> Runtime:
-    """The same for a training of as many processes as torchrun has started; `shard` divides the weights among them."""
+    """The runtime of all processes that torchrun started; shard: divide the weights among them (FSDP)."""
     if shard and world_size() == 1:
         raise UserError(
             "shard: there is one process, and nobody to share the weights with; leave it out, or start "
             "several with torchrun."
         )
-    workers = choose_workers(workers, beside=local_world_size())  # what is wrong here is said before anybody is met
+    workers = choose_workers(workers, beside=local_world_size())  # checked before the rendezvous
     return Runtime(workers, replace(join_world(device), sharded=shard), tensorboard)
 
 
 def open_consistent(open_data: Callable[[], Data], place: str, world: World) -> Data:
-    """What `open_data` gives, refused where another process sees other images or labels at that place. Of shards one
-    process per machine makes or fetches the index, which is then there for the others."""
+    """The result of `open_data`, refused if another process sees other images or labels. One process per machine makes
+    or fetches the index of shards, which is then cached for the others."""
     if world.size == 1:
         return open_data()
     waits = is_shards(place) and local_rank() > 0
@@ -106,9 +106,8 @@ def choose_training(
     typical: Source | None = None,
     is_split: bool = False,
 ) -> Training:
-    """What the recipe makes of these data, weights and kind of device, with what the person set otherwise. teacher: the
-    model that is learned from, where there is one. typical: the images whose sizes count; None for all that are trained
-    on. is_split: nothing is set aside of these data, for they are split already."""
+    """The recipe's training for these data, weights and device, with the overrides of the request. typical: the images
+    whose sizes count; None for the train split. is_split: the data are split already, so no val split is taken."""
     stats = dataset_stats(typical or data.train, len(data.classes), request.model, request.image_size)
     stats = replace(stats, images=len(data.train), tested="test" in data.splits)
     if request.budget is None and request.epochs is None:
@@ -132,7 +131,7 @@ def choose_training(
 
 
 def split_for(training: Training, data: Data) -> Data:
-    """The data as they are trained on: with a val split where one is wanted, and the training's share of the rest."""
+    """The data with a val split, if the training wants one, and the training's fraction of the rest."""
     if training.validation:
         seed = training.seed if training.split_seed is None else training.split_seed
         data = data.with_validation(training.validation, seed)
@@ -142,7 +141,7 @@ def split_for(training: Training, data: Data) -> Data:
 
 
 def dataset_stats(source: Source, classes: int, model: str | None, image_size: int | None) -> DatasetStats:
-    """What is known of images before a training from scratch."""
+    """Statistics of the images, from some of their headers."""
     headers = sample_headers(source)
     return DatasetStats(
         classes=classes,
@@ -173,8 +172,8 @@ def _from_recipe(request: FitRequest, stats: DatasetStats, teacher: ModelConfig 
 
 
 def _with_merge_epochs(training: Training) -> Training:
-    """With as many epochs as take as long as the recipe's would without token merging, which makes each cheaper. A
-    network has to get used to merging: what it saves of a training is better spent on that (docs/log.md)."""
+    """With more epochs if token merging makes each cheaper, so that the training takes as long as without. A network
+    has to get used to merging, and the saved time is best spent on that (docs/log.md)."""
     model = training.model
     if not isinstance(model, ViTConfig) or not model.merge:
         return training
@@ -183,7 +182,7 @@ def _with_merge_epochs(training: Training) -> Training:
 
 
 def starting_network(training: Training, base: Bundle | None) -> Network:
-    """The network to train: new, or the given one at the training's resolution with a new classifier of zeros."""
+    """The network to train: new, or the given one at the training's resolution with a new classifier."""
     network = build_network(training.model, seed=training.seed)
     if base is not None:
         given = base.model
@@ -195,14 +194,14 @@ def starting_network(training: Training, base: Bundle | None) -> Network:
         add_lora(network, training.lora, training.seed)
     if training.freeze:
         groups = network.parameter_groups()
-        for name, parameter in network.named_parameters():  # the low-rank changes of frozen layers too
+        for name, parameter in network.named_parameters():  # LoRA of frozen layers too
             if groups[name].layer < training.freeze:
                 parameter.requires_grad_(False)
     return network
 
 
 def crop_message(training: Training, base: Bundle) -> str | None:
-    """What to say where the model will look at another share of an image than the weights came with."""
+    """A message if the training crops another fraction of an image than the weights were trained with."""
     seen, came = training.preprocess.crop, base.preprocess.crop
     if seen == came:
         return None
@@ -213,7 +212,7 @@ def crop_message(training: Training, base: Bundle) -> str | None:
 
 
 def whiten(network: Network, training: Training, source: Source, workers: int) -> None:
-    """Let the network's patch projection start whitened, from at most 2000 images of all over the source."""
+    """Initialise the patch projection by whitening, from at most 2000 images spread over the source."""
     vit = require(network, ViT, "whiten")
     if has_stem(vit):
         raise UserError("whiten=true: a hybrid's stem looks at the pixels, not the patch projection; set whiten=false.")
@@ -227,8 +226,8 @@ def whiten(network: Network, training: Training, source: Source, workers: int) -
 
 
 def hold_out(data: Data, seed: int) -> Data:
-    """The data with a small val split, for a training without labels. Where a class is too small to be split, the
-    images are split without regard to their classes, and have none."""
+    """The data with a small val split, for a training without labels. If a class is too small to be split, the labels
+    are dropped and the images split at random."""
     if "val" in data.splits:
         return data
     train = data.train
@@ -246,7 +245,7 @@ def draw_images(source: Source, most: int, seed: int) -> Source:
 
 
 def sample_headers(source: Source, most: int = 32) -> list[Header]:
-    """Sizes and kinds of some images, from all over the source; those that cannot be read are reported later."""
+    """Headers of some images, spread over the source; unreadable ones are reported later."""
     headers = []
     for index in range(0, len(source), max(1, len(source) // most)):
         with suppress(ImageError):
@@ -259,12 +258,12 @@ def sample_headers(source: Source, most: int = 32) -> list[Header]:
 
 
 MAX_VIEW_BATCH = 256
-"""Images at once, at most, that views are made of in evaluation: a batch of many processes is too large for one. The
-same for any number of them, for what an objective says may depend on the batch; no recipe has a larger one."""
+"""The largest batch of views in evaluation, because one process may not have the memory for the batch of many. It does
+not depend on their number, because an objective may depend on the batch; no recipe has a larger one."""
 
 
 def training_loader(source: Source, t: Training, workers: int, world: World = SINGLE_PROCESS) -> Loader:
-    """Images varied as the training says, in the views that its objective wants; of each batch a process's part."""
+    """Augmented images in the views of the objective; of each batch this process's slice."""
     return Loader(
         source,
         t.preprocess,
@@ -279,13 +278,13 @@ def training_loader(source: Source, t: Training, workers: int, world: World = SI
 
 
 def plain_loader(source: Source, t: Training, workers: int, world: World = SINGLE_PROCESS) -> Loader:
-    """Images as evaluation sees them; those that cannot be read are left out, and reported."""
+    """Images without augmentation; unreadable ones are skipped and reported."""
     batch = inference_batch(t.model)
     return Loader(source, t.preprocess, batch_size=batch, workers=workers, unreadable_limit=1.0, world=world)
 
 
 def evaluation_loader(source: Source, t: Training, workers: int, world: World = SINGLE_PROCESS) -> Loader:
-    """What the objective is evaluated on: plain images, or its own views of them, the same each time."""
+    """The images for evaluating the objective: plain, or in its views, the same each time."""
     if not t.objective.evaluates_views:
         return plain_loader(source, t, workers, world)
     return Loader(
@@ -308,8 +307,8 @@ def fit_classifier(
     classes: int,
     objective: ObjectiveConfig,
 ) -> float | None:
-    """Give the network the best linear classifier on its features; its accuracy on held-out images. known: features (n,
-    D) and labels (n,) to learn from. held_out: others, which choose how strongly it is regularised."""
+    """Set the network's classifier to a linear probe on its features; its accuracy on held-out images. known: features
+    (n, D) and labels (n,). held_out: others, which choose the regularisation."""
     features, labels = known
     weighted = isinstance(objective, Supervised) and objective.class_weights
     weights = balance(labels, classes) if weighted else None
@@ -324,7 +323,7 @@ def fit_classifier(
 
 
 def set_temperature(network: Network, logits: Tensor, labels: Tensor) -> Tensor:
-    """Scale the network's classifier so that it is as confident as it is right; logits (n, K) are scaled too."""
+    """Calibrate the network's classifier by temperature scaling; returns the scaled logits (n, K)."""
     factor = 1 / fit_temperature(logits, labels)
     with torch.no_grad():
         for layer in network.classifiers():

@@ -1,9 +1,9 @@
-"""One training step: which parameters learn how fast, how far the training is, and the step itself.
+"""One training step: schedules, optimizers, and the step itself.
 
-Every schedule is read by how far the training is, from 0 to 1. Without a deadline that is the fraction of the steps.
-With one, the number of steps is planned from a first measurement, and where the machine turns out slower or faster, the
-rest of the training is spread over fewer or more steps. Such a replanning is written down before it counts: a resumed
-training replans where it did before, and nowhere else.
+Every schedule is a function of progress, from 0 to 1. Without a deadline that is the fraction of the steps. With one,
+the number of steps is planned from a first measurement; if the machine turns out slower or faster, the rest of the
+training is spread over fewer or more steps. A replanning is saved before it takes effect: a resumed training replans
+where it did before, and nowhere else.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class StepSchedule:
         self._replans.append((step, steps))
 
     def progress(self, step: int) -> float:
-        """The share of the training that is done before this step."""
+        """The fraction of the training that is done before this step."""
         if step >= self.steps:
             return 1.0
         done, ends = 0.0, [start for start, _ in self.replans] + [step]
@@ -119,11 +119,11 @@ def orthogonalise(matrix: Tensor, steps: int = 5) -> Tensor:
 
 
 def make_optimizers(objective: Objective, c: Optimizer) -> list[torch.optim.Optimizer]:
-    """One optimizer, or with Muon two, over the parameters that want a gradient. Each group knows its `peak` rate."""
+    """One optimizer, or with Muon two, over the parameters with gradients. Each group has its `peak` learning rate."""
     group_of, layers = objective.parameter_groups(), objective.model.config.layers
     learned = [(group_of[name], p) for name, p in objective.named_parameters() if p.requires_grad]
-    matrices = [(role, p) for role, p in learned if c.name == "muon" and role.kind == "matrix"]
-    rest = [(role, p) for role, p in learned if not (c.name == "muon" and role.kind == "matrix")]
+    matrices = [(group, p) for group, p in learned if c.name == "muon" and group.kind == "matrix"]
+    rest = [(group, p) for group, p in learned if not (c.name == "muon" and group.kind == "matrix")]
 
     optimizers: list[torch.optim.Optimizer] = []
     if matrices:
@@ -141,18 +141,18 @@ def make_optimizers(objective: Objective, c: Optimizer) -> list[torch.optim.Opti
 def _groups(
     parameters: Iterable[tuple[ParameterGroup, nn.Parameter]], c: Optimizer, layers: int, rate: float
 ) -> list[dict[str, Any]]:
-    """A group for each layer, which learns slower the lower it is, and in it for what is decayed and what is not."""
+    """One group per layer, with layer-wise learning rate decay, and per weight decay or none."""
     groups: dict[tuple[int, bool], dict[str, Any]] = {}
-    for role, parameter in parameters:
-        peak = rate * c.layer_decay ** (layers - role.layer)
-        decay = c.weight_decay if role.decayed else 0.0
-        group = {"params": [], "lr": peak, "peak": peak, "weight_decay": decay, "decayed": role.decayed}
-        groups.setdefault((role.layer, role.decayed), group)["params"].append(parameter)
+    for own, parameter in parameters:
+        peak = rate * c.layer_decay ** (layers - own.layer)
+        decay = c.weight_decay if own.decayed else 0.0
+        group = {"params": [], "lr": peak, "peak": peak, "weight_decay": decay, "decayed": own.decayed}
+        groups.setdefault((own.layer, own.decayed), group)["params"].append(parameter)
     return list(groups.values())
 
 
 def rate_factor(c: Optimizer, progress: float, after: float) -> float:
-    """The share of its peak that the learning rate has in a step, from how far the training is before and after it."""
+    """The fraction of the peak learning rate in a step. progress, after: of the training, before and after the step."""
     if after < c.warmup:
         return after / c.warmup
     if c.decay == "constant":
@@ -165,14 +165,14 @@ def rate_factor(c: Optimizer, progress: float, after: float) -> float:
 
 
 def decay_now(c: Optimizer, progress: float) -> float:
-    """The weight decay when this share of the steps is done: constant, or along half a cosine to its last value."""
+    """The weight decay at this progress: constant, or along half a cosine to its last value."""
     if c.weight_decay_end is None:
         return c.weight_decay
     return c.weight_decay_end + (c.weight_decay - c.weight_decay_end) * (1 + math.cos(math.pi * progress)) / 2
 
 
 def set_rates(optimizers: Iterable[torch.optim.Optimizer], factor: float, decay: float) -> None:
-    """Let every group learn at this fraction of its peak, and be decayed so much if it is decayed at all."""
+    """Set each group's learning rate to this fraction of its peak, and the weight decay of decayed groups."""
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["lr"] = group["peak"] * factor
@@ -180,19 +180,18 @@ def set_rates(optimizers: Iterable[torch.optim.Optimizer], factor: float, decay:
 
 
 class Learner:
-    """An objective with what steps it. Its state and its names are the objective's, however it is called."""
+    """An objective with its optimizers, compiled and parallelised as the training says."""
 
     def __init__(self, objective: Objective, training: Training, world: World) -> None:
         self.objective, self.training, self.world = objective.to(world.device), training, world
         if training.activation_checkpointing:
             checkpoint_blocks(objective)
-        # compiled where that is wanted, and in step with other processes
         self.parallel = parallelise(objective, world, training.compile)
         self.optimizers = make_optimizers(objective, training.optimizer)
 
 
 CheckStep = Callable[[float, float], None]
-"""Is told the loss and the gradient's norm before they change anything, and may refuse them."""
+"""Gets the loss and the gradient's norm before the optimizers step, and may raise."""
 
 
 def train_step(
@@ -204,8 +203,8 @@ def train_step(
     check: CheckStep = lambda loss, norm: None,
 ) -> dict[str, float]:
     """Take one step, and return the loss, the metrics, the gradient's norm and the learning rate. number: of the step,
-    from 0; dropout follows from it, all else that is random from the batch's keys. progress, after: the share of the
-    training that is done before and after the step."""
+    from 0; dropout follows from it, all else that is random from the batch's keys. progress, after: the
+    fraction of the training that is done before and after the step."""
     training = learner.training
     torch.manual_seed(training.seed * 1_000_003 + number + learner.world.rank * 2**40)
     factor = rate_factor(training.optimizer, progress, after)

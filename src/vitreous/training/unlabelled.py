@@ -42,7 +42,7 @@ UNUSED = frozenset(
     {"freeze", "lora", "validation", "probe", "wise_ft_alpha"}
     | {"augment.mixup", "augment.cutmix", "model.patch_dropout"}
 )
-"""Fields of a training that labels or given weights belong to."""
+"""Fields of a training that need labels or initial weights."""
 
 Context = TrainingContext[PretrainRequest]
 
@@ -59,7 +59,7 @@ class Unlabelled:
         return open_images(context.request.data)
 
     def open(self, context: Context, data: Data, saved: RunConfig | None) -> Opened:
-        """What the recipe makes of these images, of which a few are set aside."""
+        """The recipe's training for these images, and a small val split."""
         request = context.request
         if saved is not None:
             training = saved.training
@@ -117,7 +117,7 @@ class Unlabelled:
 def _time_evaluation(
     context: Context, opened: Opened, objective: Objective, most: int, deadline: Deadline
 ) -> tuple[dict[Split, int], float]:
-    """Of a few images the seconds that each takes in a live evaluation, and of how many there is time for."""
+    """Subsets of the splits that fit into the time, and the seconds per image of an evaluation."""
     for few in (min(4, most), min(MIN_IMAGES, most)):  # the first warms up
         began = deadline.now()
         _evaluation(context, opened, few)(copy.deepcopy(objective).eval())
@@ -146,15 +146,15 @@ def _evaluation(context: Context, opened: Opened, count: int) -> Evaluate:
 
 
 def _watch(context: Context) -> Callable[[Event], None]:
-    """The callback, after saying when the features collapse; `collapsed` then stands in the events."""
+    """The step callback, with a message when the features collapse; events then have the metric `collapsed`."""
     step, message = context.callbacks.step, context.callbacks.message
     if not context.world.is_main:
         return step
     alarm: Alarm | None = None
 
-    def hear(event: Event) -> None:
+    def on_step(event: Event) -> None:
         nonlocal alarm
-        if alarm is None:  # the steps before an interruption were heard by another process
+        if alarm is None:  # with the steps before an interruption
             alarm = logged_alarm(context.folder)
             for known in alarm.ringing:
                 message(known)
@@ -162,11 +162,11 @@ def _watch(context: Context) -> Callable[[Event], None]:
             message(sentence)
         step(replace(event, record={**event.record, "collapsed": 1.0}) if alarm.ringing else event)
 
-    return hear
+    return on_step
 
 
 def knn_accuracy(objective: Objective, known: Loader, asked: Loader, classes: int) -> float:
-    """The share of asked images whose class the nearest known ones name."""
+    """The accuracy on `asked` of a vote of the nearest neighbours in `known`."""
     network = objective.model.eval()
     device = network.device
 
@@ -186,7 +186,7 @@ def knn_accuracy(objective: Objective, known: Loader, asked: Loader, classes: in
 
 
 def logged_alarm(folder: Path) -> Alarm:
-    """The alarm after all steps that a run's metrics tell of."""
+    """The alarm after all logged steps of a run."""
     alarm = Alarm()
     for record in read_metrics(folder):
         alarm.update(record)

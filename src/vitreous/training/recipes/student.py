@@ -1,4 +1,4 @@
-"""What learning from a teacher changes in any recipe: its predictions, its token labels, or its labels and noise."""
+"""Changes of a recipe for learning from a teacher: distillation, token labels, or Noisy Student."""
 
 from __future__ import annotations
 
@@ -14,17 +14,16 @@ from vitreous.model.family import count_flops
 from vitreous.training.recipes.supervised import with_fields
 
 MAX_TEACHER_COST = 1.0
-"""How much of a student's step a teacher may cost that looks at every view: half of the steps are left then."""
-JITTER = 0.4  # colour jitter in place of a policy, as LV-ViT has it
-DROPOUT = 0.1  # of the activations, as the ViT paper trains: a Vision Transformer drops in every block
-LAST_DROPOUT = 0.5  # the same of an EfficientNet, which drops only before its classifier: Noisy Student's own number
-DROP_PATH = 0.1
-"""Stochastic depth, the share of the last layer; Noisy Student's 0.2 is for networks of many more layers."""
+"""The teacher's forward pass over the student's step, in FLOPs, up to which it predicts every view."""
+JITTER = 0.4  # colour jitter instead of a policy, as in LV-ViT
+DROPOUT = 0.1  # in every block of a Vision Transformer, as in the ViT paper
+LAST_DROPOUT = 0.5  # before the classifier of an EfficientNet, as in Noisy Student
+DROP_PATH = 0.1  # stochastic depth of the last layer; Noisy Student's 0.2 is for much deeper networks
 
 
 def with_distillation(training: Training, scratch: bool) -> Training:
-    """The training with what DeiT adds to it: a teacher's answers, on a token of their own in a new ViT. scratch: the
-    model is new; given weights have the tokens that they have."""
+    """The training with DeiT's distillation, on a token of its own in a new ViT. scratch: whether the model is new; the
+    tokens of given weights stay as they are."""
     if type(training.objective) is not Supervised:
         raise UserError(
             f"distill: a teacher's answers go with labels, and this recipe learns by {training.objective.kind}; "
@@ -35,11 +34,10 @@ def with_distillation(training: Training, scratch: bool) -> Training:
 
 
 def choose_teacher_targets(training: Training, teacher: ModelConfig, overrides: Iterable[str] = ()) -> Training:
-    """The training with how the teacher is asked, and what of its answers is learned, unless a person changed that.
+    """The training with how the teacher predicts and which targets are learned, unless the overrides say so.
 
-    It looks at every view, and its choice is learned; one that costs much looks at each image once instead. Of
-    images that it was trained on itself it is then right nearly always, so its probabilities tell more than its
-    choice.
+    By default it predicts every view, and its hard labels are learned. An expensive teacher predicts each image once;
+    on its own training images it is nearly always right then, so its probabilities are learned.
     """
     objective = training.objective
     assert isinstance(objective, Distill)
@@ -60,15 +58,15 @@ def step_flops(model: ModelConfig, objective: Supervised) -> float:
 
 
 def with_distillation_token(model: ModelConfig) -> ModelConfig:
-    """A new ViT with DeiT's distillation token beside the class token; whatever cannot have one as it is. A ViT that
-    would average its patches reads the two tokens instead: that made no difference (docs/log.md)."""
+    """A new ViT with DeiT's distillation token beside the class token; other models stay as they are. A
+    ViT with mean pooling reads the two tokens instead: that made no difference (docs/log.md)."""
     if not isinstance(model, ViTConfig) or model.classifier != "linear" or model.norm_after_pool:
         return model
     return with_fields(model, class_token=True, distilled=True, pool="class")
 
 
 def with_token_labels(training: Training) -> Training:
-    """The training with LV-ViT's loss; a policy, whose rotations and shears no label follows, becomes colour jitter."""
+    """The training with LV-ViT's loss; a policy becomes colour jitter, because token labels do not follow rotations."""
     if not isinstance(training.model, ViTConfig):
         raise UserError(
             f"token_labels: a label for every patch needs a model with patches, and one of the family "
@@ -88,10 +86,10 @@ def with_token_labels(training: Training) -> Training:
 def with_noise(training: Training, *, soft: bool) -> Training:
     """The training with Noisy Student's noise (Xie et al. 2020, section 2): RandAugment, dropout, stochastic depth.
 
-    The teacher labels images as they are; the student has to say the same of images that are varied, by a network of
-    which parts are left out, so it learns more than its teacher knew. What the recipe has as much of already stays so,
-    TrivialAugment too: it draws from the same changes. A family that lacks dropout or stochastic depth goes without.
-    soft: the labels are probabilities, which say themselves how sure they are, so they are not smoothed as well.
+    The teacher labels plain images; the student predicts the same labels for augmented images with dropout, and so
+    learns more than its teacher. Stronger settings of the recipe stay, TrivialAugment too, which has the same
+    operations. A family without dropout or stochastic depth goes without. soft: the labels are probabilities, which
+    need no label smoothing.
     """
     augment, objective, model = training.augment, training.objective, training.model
     if augment.policy == "none":

@@ -1,6 +1,6 @@
-"""A teacher: a trained model that a student learns from, opened, matched to the data's classes, and asked.
+"""A teacher: a trained model whose predictions a student learns from, with its classes matched to the data's.
 
-It is asked in every step, or once about each image, and what it said is kept with cached features.
+It predicts in every step, or once per image; these predictions are cached with the features.
 """
 
 from __future__ import annotations
@@ -34,20 +34,19 @@ from vitreous.weights.bundle import Bundle, bundle_digest
 from vitreous.weights.source import open_weights
 
 MAX_TEACHER_FRACTION = 0.5
-"""The fraction of a budget that may be gone when a teacher has looked at all images; the student needs the rest."""
+"""The fraction of a budget that may be spent when a teacher has predicted all images; the student needs the rest."""
 
 
 @dataclass(frozen=True)
 class Teacher:
-    """A frozen network that knows the data's classes, and how it wants to see images."""
+    """A frozen network that knows the data's classes, and its preprocessing."""
 
-    place: str  # where it was opened, as the person wrote it
-    network: Network  # in evaluation mode; none of its parameters wants a gradient
+    place: str  # where it was opened, as given
+    network: Network  # in evaluation mode, without gradients
     preprocess: Preprocess
-    columns: Tensor  # (K,) int64: for each of the data's classes, which of the network's outputs it is
+    columns: Tensor  # (K,) int64: for each of the data's classes, the index of the network's output
     digest: str  # 32 hexadecimal digits that differ if its configuration, weights, preprocessing or labels do
-
-    device: torch.device | None = None  # where it computes; None: on the processor
+    device: torch.device | None = None  # None for the CPU
 
     def logits(self, images: Tensor) -> Tensor:
         """(B, K) logits of the data's classes, in their order, of images (B, C, H, W) normalised as it has them."""
@@ -58,7 +57,7 @@ class Teacher:
 
 @dataclass(frozen=True)
 class MissingTeacher:
-    """The teacher of a run that goes on, where it cannot be opened any more: what it said may still be known."""
+    """The teacher of a resumed run that cannot be opened any more; its predictions may still be cached."""
 
     place: str
     digest: str
@@ -82,7 +81,9 @@ def teacher_from_bundle(
         )
     columns = match_classes(bundle.labels, classes, place)
     network = bundle.model.eval().requires_grad_(False)
-    for parameter in network.parameters():  # mapped memory is not aligned, and rounds differently than a copy of it
+    for (
+        parameter
+    ) in network.parameters():  # memory-mapped tensors are not aligned, and kernels round differently on them
         parameter.data = parameter.data.clone()
     digest = bundle_digest(bundle)
     return Teacher(str(place), network.to(device), bundle.preprocess, columns.to(device), digest, device)
@@ -91,7 +92,7 @@ def teacher_from_bundle(
 def reopen_teacher(
     place: str, classes: Sequence[str], saved: RunConfig, folder: Path, device: torch.device | None = None
 ) -> Teacher | MissingTeacher:
-    """The same for a run that goes on; a teacher other than its own is refused, whatever it knows."""
+    """The same for a resumed run; any other teacher than its own is refused."""
     assert saved.teacher is not None
     try:
         bundle = open_weights(place)
@@ -102,7 +103,7 @@ def reopen_teacher(
 
 
 def require_teacher(teacher: Teacher | MissingTeacher, why: str) -> Teacher:
-    """The teacher, or a sentence that it is gone. why: what it is needed for."""
+    """The teacher, or an error that it is missing. why: what it is needed for."""
     if isinstance(teacher, Teacher):
         return teacher
     raise UserError(
@@ -112,7 +113,7 @@ def require_teacher(teacher: Teacher | MissingTeacher, why: str) -> Teacher:
 
 
 def match_classes(labels: Sequence[str], classes: Sequence[str], place: object = "the teacher") -> Tensor:
-    """(K,) int64: where each of the classes is among a teacher's labels, by its name."""
+    """(K,) int64: the index of each class among a teacher's labels, by name."""
     columns: dict[str, list[int]] = {}
     for column, label in enumerate(labels):
         columns.setdefault(label, []).append(column)
@@ -143,11 +144,11 @@ def predict_batches(
     unreadable_limit: float | None = 1.0,
     advice: str = "or a smaller teacher",
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """(B,) int64 numbers of images and (B, ...) what `predict` says of them, batch by batch, on the processor.
+    """(B,) int64 indices of images and (B, ...) the output of `predict`, batch by batch, on the CPU.
 
     Images that cannot be read are left out. predict: of (B, C, H, W) on the teacher's device, normalised by
-    `preprocess`, which is the teacher's own if None is given. Where after it less than half of the time would be left
-    for the student, it is refused; advice: ends the sentence "give 10m or more, ...".
+    `preprocess`, which is the teacher's own if None is given. Refused if less than half of the budget would be left
+    for the student; advice: the end of the message "give 10m or more, ...".
     """
     began, done = 0.0 if deadline is None else deadline.now(), 0
     loader = Loader(
@@ -185,8 +186,7 @@ def teacher_predictions(
     deadline: Deadline | None,
     callbacks: Callbacks,
 ) -> TeacherTargets:
-    """The teacher itself, or the logits (n, K) that it gave of each image as evaluation sees it: zeros of unreadable
-    ones."""
+    """The teacher itself, or its logits (n, K) for each image as evaluation sees it; zeros for unreadable ones."""
     assert isinstance(training.objective, Distill)
     if training.objective.answers == "view":
         here = require_teacher(teacher, "it is asked in every step")

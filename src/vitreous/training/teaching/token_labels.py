@@ -1,4 +1,4 @@
-"""Token labels for a training: the teacher is asked about every training image once, and what it says is kept."""
+"""Token labels for a training: the teacher predicts every training image once, and its score maps are stored."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def prepare_teacher_targets(
     deadline: Deadline | None,
     callbacks: Callbacks,
 ) -> TeacherTargets | None:
-    """What the teacher predicts in every step or of every image; or None: its token labels are given to the loader."""
+    """The teacher's targets, in every step or once per image; None for token labels, which the loader gets."""
     objective, images, world = training.objective, loader.source, loader.world
     if not isinstance(objective, Distill | TokenLabel):
         return None
@@ -55,10 +55,10 @@ def prepare_teacher_targets(
     how = (workers, deadline, callbacks)
     if isinstance(objective, Distill):
         return teacher_predictions(teacher, training, images, *how)
-    if world.size > 1:  # each makes its slice, all take about as long, and what is made is kept for all
+    if world.size > 1:  # each process makes its slice, which is stored for all
         own = images.subset(range(len(images))[world.rank_slice(len(images))])
         label_tokens(teacher, training, own, *how)
-        world.any_rank(False)  # until all have come so far
+        world.any_rank(False)  # a barrier
     loader.token_labels = label_tokens(teacher, training, images, *how)
     return None
 
@@ -85,7 +85,7 @@ def label_tokens(
         callbacks.message(f"Token labels: {teacher.place} looks at {len(new):,} training images once{more}.")
         found = _score_places(here, source.subset(list(new.values())), list(new), workers, deadline, callbacks)
         known |= store.write(found)
-        # of those that it could not look at, what can still be read is no image, now and ever after
+        # a file that can be read but not decoded is no image, and is stored as such
         tried = {digest: index for digest, index in new.items() if digest not in known}
         known |= store.write_unreadable([key for key, index in tried.items() if image_digest(source, index) == key])
     for remark in store.remarks:
@@ -95,7 +95,7 @@ def label_tokens(
 
 
 def whole_view(preprocess: Preprocess) -> Preprocess:
-    """How a teacher is shown a whole image: squeezed to its input size, for crops may lie anywhere in the image."""
+    """The teacher's view of a whole image, stretched to its input size: crops may lie anywhere in the image."""
     return replace(preprocess, resize="stretch", crop=1.0)
 
 
@@ -122,10 +122,10 @@ def _score_places(
 
 @dataclass(frozen=True)
 class TokenLabelExample:
-    """A training image and what the teacher says of its places."""
+    """A training image and the teacher's prediction for each patch."""
 
     image: str  # its name
-    classes: list[list[int]]  # (h, w) the likeliest class
+    classes: list[list[int]]  # (h, w) most probable class
     shares: list[list[float]]  # (h, w) its probability
 
 
@@ -143,7 +143,7 @@ def write_examples(folder: Path, maps: ScoreMaps, source: Source, seed: int) -> 
 
 
 def read_examples(folder: Path) -> tuple[TokenLabelExample, ...]:
-    """What `write_examples` kept; nothing where there is nothing, or nothing that is whole."""
+    """The examples of `write_examples`; none if the file is missing or damaged."""
     path = folder / EXAMPLES
     try:
         kept = read_json(path)
