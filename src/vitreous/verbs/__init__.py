@@ -1,7 +1,7 @@
-"""The verbs: the options of each, what it does, and how its result is shown.
+"""The verbs: options, implementation and output of each command.
 
-This table is the order of `vitreous --help`. A verb is called after its class: `vitreous data get` is `DataGet` in
-data.py. A verb from outside the package is its class: `GROUPS["mine"] = (CountImages,)` adds `vitreous count-images`.
+This table is the order of `vitreous --help`. A command is named after its class: `vitreous data get` is `DataGet` in
+data.py. A verb of another package is added as a class: `GROUPS["mine"] = (CountImages,)` for `vitreous count-images`.
 """
 
 from __future__ import annotations

@@ -27,14 +27,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Analysis:
-    """What was measured, and the files it was written to."""
+    """The numbers, and their files."""
 
     numbers: DepthAnalysis | BiasAnalysis  # `BiasAnalysis` with what="bias"
     json: Path
     page: Path
 
     def to_json(self) -> dict[str, Any]:
-        """What the JSON file holds."""
         return self.numbers.to_json()
 
 
@@ -97,7 +96,6 @@ class Analyze(PreprocessOption, WorkersOption, Verb[Analysis]):
         return Analysis(numbers, described, page)
 
     def show(self, result: Analysis) -> None:
-        """A table with one row per measure and one column per model, and the files."""
         from vitreous.explain.analysis.bias_result import summarise_bias, tell_margin
         from vitreous.explain.analysis.depth_result import DepthAnalysis
         from vitreous.report.bias import shown_value
@@ -138,7 +136,6 @@ class PlotWeights(PreprocessOption, Verb["WeightPlots"]):
     """FOLDER: Folder for the plots, as SVG and PNG: filters, positions, distance."""
 
     def run(self) -> WeightPlots:
-        """The plots, and the numbers behind them; of a model without attention, the filters of its first layer."""
         from vitreous.data.opening import choose_split, open_images
         from vitreous.explain.weight_plots import MAX_IMAGES, check_plots, plot_weights
         from vitreous.inference.memory_needs import check_explanation_memory
@@ -159,7 +156,6 @@ class PlotWeights(PreprocessOption, Verb["WeightPlots"]):
         return found if self.out is None else replace(found, files=found.save(self.out))
 
     def show(self, result: WeightPlots) -> None:
-        """The variance of the first filters, the similarity of positions, and how far each head looks."""
         numbers = result.to_json()
         variance, similarity = numbers["filter_variance"], numbers["position_similarity"]
         even, distances = numbers["even_distance"], numbers["attention_distance"]
@@ -227,7 +223,6 @@ class ScoreExplanations(PreprocessOption, SplitOption, Verb["ExplanationScores"]
         return score_methods(bundle, source, self.methods, masks=masks, count=self.count, progress=progress)
 
     def show(self, result: ExplanationScores) -> None:
-        """One row per map, baselines first, and how to read them."""
         masked = result.scores[0].energy is not None
         rows = []
         for one in result.scores:

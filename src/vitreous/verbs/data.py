@@ -31,7 +31,7 @@ MAX_SHOWN_CLASSES, MAX_SHOWN_LINES = 40, 10
 
 @dataclass(frozen=True, kw_only=True)
 class DataRootOption:
-    """Where public datasets are."""
+    """The folder of public datasets."""
 
     root: str | Path | None = None
     """DIR: The folder of all datasets. Default: $VITREOUS_DATA, else ~/.cache/vitreous/data."""
@@ -51,7 +51,6 @@ class DataGet(DataRootOption, Verb[Path]):
     json_help: ClassVar[str] = ""
 
     def run(self) -> Path:
-        """The folder of the dataset; what is not on this machine yet is downloaded, checked and unpacked."""
         from vitreous.data.datasets.store import data_root, find_dataset, is_here
         from vitreous.fetch.install import downloads_of, install
 
@@ -72,10 +71,10 @@ class DataGet(DataRootOption, Verb[Path]):
 
 @dataclass(frozen=True)
 class FileRow:
-    """One file of a dataset; None for what nobody has published."""
+    """One file of a dataset; None for what is not published."""
 
     name: str
-    urls: tuple[str, ...]  # () for a file that a person has to get
+    urls: tuple[str, ...]  # () for a file that has to be downloaded by hand
     size: int | None
     sha256: str | None
     md5: str | None
@@ -83,17 +82,17 @@ class FileRow:
 
 @dataclass(frozen=True)
 class DatasetRow:
-    """One dataset of the table, in plain values."""
+    """One dataset of the table."""
 
     name: str
     title: str
     here: bool  # whether it is complete on this machine
-    damaged: str | None  # what is wrong with its folder, where that cannot be read
+    damaged: str | None  # what is wrong with its folder, if it cannot be read
     classes: int
     splits: dict[str, int]
     bytes: int | None  # the sum of the published file sizes; None if none is published
     vtab: str | None  # the group of VTAB that it belongs to
-    by_hand: tuple[str, ...]  # files that a person has to get
+    by_hand: tuple[str, ...]  # files that have to be downloaded by hand
     checksums: int  # how many of its files have a published checksum
     files: int
     sources: tuple[FileRow, ...]  # the files themselves
@@ -110,7 +109,6 @@ class DataList(DataRootOption, Verb[list[DatasetRow]]):
     json_help: ClassVar[str] = "Print one JSON list, with files (addresses, sizes, checksums), citations and notes."
 
     def run(self) -> list[DatasetRow]:
-        """All datasets of the table, in its order."""
         from vitreous.data.datasets.store import data_root
         from vitreous.data.datasets.table import DATASETS
 
@@ -226,7 +224,6 @@ class Inspect(Verb["HealthReport"]):
         return inspect_data(open_dataset(self.data), self.progress("reading"))
 
     def show(self, result: HealthReport) -> None:
-        """Tables of splits and classes, sizes and formats, then a list of each kind of trouble."""
         splits, labels, rows = result.splits, result.classes, []
         for name, split in splits.items():
             some = [count for count in split.counts.values() if count] or [0]

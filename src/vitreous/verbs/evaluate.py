@@ -62,7 +62,6 @@ class Evaluate(
     """FOLDER: Folder for corruptions.json and a page with plots and examples, corruptions.html."""
 
     def run(self) -> Evaluation | LabelSetEvaluation | CorruptionEvaluation:
-        """Measure it; the result says what was measured on what, and what computed it."""
         from vitreous.data.opening import choose_split, open_dataset, open_images
         from vitreous.evaluation.prediction_file import check_prediction_file
         from vitreous.inference.evaluation import evaluate_classifier, evaluate_label_sets, find_labels
@@ -118,7 +117,6 @@ class Evaluate(
         return found if folder is None else _write_corruption_files(folder, found, model, images, self.data)
 
     def show(self, result: Evaluation | LabelSetEvaluation | CorruptionEvaluation) -> None:
-        """Accuracy and calibration with intervals, the hardest classes, and what is confused with what."""
         from vitreous.inference.corruptions import CorruptionEvaluation
         from vitreous.inference.evaluation import Evaluation
 
@@ -214,7 +212,7 @@ def _interval(interval: tuple[float, float]) -> str:
 def _write_corruption_files(
     folder: Path, found: CorruptionEvaluation, model: InferenceModel, images: Source, data: str | Path | Data
 ) -> CorruptionEvaluation:
-    """Write the numbers and the page; the same with the place of the page. images: those that were measured."""
+    """Write the numbers and the page; the result with the page's path. images: the measured ones."""
     import numpy as np
     import PIL
 

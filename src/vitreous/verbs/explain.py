@@ -1,4 +1,4 @@
-"""`vitreous explain`, `vitreous walkthrough` and `vitreous reconstruct`: what a model makes of each image."""
+"""`vitreous explain`, `vitreous walkthrough` and `vitreous reconstruct`: a model's view of single images."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Explain(PreprocessOption, DeviceOption, ExplanationRequest, PerImageVerb["
     json_help: ClassVar[str] = "Print one JSON object per image."
 
     def run(self) -> ImageResults[Explanation]:
-        """Explanations of the images, each computed and written when the iterator comes to it."""
+        """An iterator; each explanation is computed and written on demand."""
         from vitreous.data.opening import list_images
         from vitreous.distributed.world import find_device
         from vitreous.explain.explanation import Explainer
@@ -120,7 +120,6 @@ class Walkthrough(PreprocessOption, PerImageVerb["list[WrittenPage | ImageError]
     json_help: ClassVar[str] = ""
 
     def run(self) -> list[WrittenPage | ImageError]:
-        """Write a page for each image; of one that cannot be read, the error."""
         from vitreous.data.opening import list_images
         from vitreous.inference.memory_needs import check_explanation_memory
         from vitreous.inference.opening import open_model
@@ -177,7 +176,7 @@ class Walkthrough(PreprocessOption, PerImageVerb["list[WrittenPage | ImageError]
 
 
 class Reconstruction(NamedTuple):
-    """What a masked autoencoder makes of an image: three panels, and the file they were written to, if any."""
+    """Three panels for an image, and their file, if any."""
 
     path: Path
     image: Image.Image
@@ -203,7 +202,7 @@ class Reconstruct(PerImageVerb["ImageResults[Reconstruction]"]):
     json_help: ClassVar[str] = ""
 
     def run(self) -> ImageResults[Reconstruction]:
-        """Reconstructions of the images, each computed and written when the iterator comes to it."""
+        """An iterator; each reconstruction is computed and written on demand."""
         from vitreous.data.opening import list_images
         from vitreous.model.network import require
         from vitreous.model.vit import ViT

@@ -23,12 +23,11 @@ METRICS = {
 
 
 def stopped_text(run: str) -> str:
-    """What to know of a training that was stopped."""
     return f"Stopped. Everything is saved in {run}; repeat the same command to go on."
 
 
 def closing_text(result: FitResult | PretrainResult, found: Sequence[str], use: Sequence[str]) -> str:
-    """What a tired person wants to know of a training: what was found, what it cost, and how to use it."""
+    """The summary of a training: metrics, cost, and how to use the model."""
     if not result.finished:
         return stopped_text(result.run)
     lines = [
@@ -55,7 +54,6 @@ class Fit(RunOptions, FitRequest, Verb["FitResult"]):
     resumes: ClassVar[bool] = True
 
     def run(self) -> FitResult:
-        """Train, or go on with a training that the same call began; the result says how well it does."""
         from vitreous.training.folder import run_folder, run_name
         from vitreous.training.labelled import Labelled
         from vitreous.training.start import join_runtime
@@ -86,7 +84,6 @@ class Pretrain(RunOptions, PretrainRequest, Verb["PretrainResult"]):
     resumes: ClassVar[bool] = True
 
     def run(self) -> PretrainResult:
-        """Learn features, or go on with what the same call began; `fit(weights=...)` then takes the run."""
         from vitreous.training.folder import run_folder, run_name
         from vitreous.training.result import PretrainResult
         from vitreous.training.start import join_runtime

@@ -87,7 +87,6 @@ class Bench(PreprocessOption, Verb["BenchResult"]):
         return result
 
     def show(self, result: BenchResult) -> None:
-        """One row per engine, fastest first."""
         from vitreous.report.speeds import name_row
 
         first = result.rows[0]
@@ -168,7 +167,7 @@ class Probe(EngineOptions["ProbeResult"], WorkersOption):
         )
 
     def _drawing_seed(self, data: Data) -> int:
-        """The seed, 0 by default; one that changes nothing is refused, lest equal results look repeatable."""
+        """The seed, 0 by default; refused if nothing is random, because equal results would look like a replication."""
         given_validation = self.protocol == "knn" or {"val", "test"} <= set(data.splits)
         if self.seed is not None and self.protocol != "fewshot" and len(data.splits) > 1 and given_validation:
             raise UserError(
@@ -178,7 +177,6 @@ class Probe(EngineOptions["ProbeResult"], WorkersOption):
         return self.seed or 0
 
     def show(self, result: ProbeResult) -> None:
-        """One row per setting, with its interval."""
         source = "from the cache" if not result.computed else f"computed for {result.computed:,} images"
         name, few = next(iter(result.scores[0].setting)), result.protocol == "fewshot"
         rows = []

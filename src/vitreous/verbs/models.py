@@ -24,7 +24,7 @@ class ModelRow:
     name: str
     family: str
     image_size: tuple[int, int]
-    width: int | None  # this and the next four are of a Vision Transformer; None for other families
+    width: int | None  # this and the next four: None unless a Vision Transformer
     depth: int | None
     heads: int | None
     patch: int | None
@@ -57,7 +57,6 @@ class Models(Verb[list[ModelRow]]):
     json_help: ClassVar[str] = "Print one JSON list."
 
     def run(self) -> list[ModelRow]:
-        """The cost of the named models, or of all presets whose patch divides the image size."""
         from vitreous.model.family import FAMILIES, check_one_size, named_config
         from vitreous.training.parallelism import fit_on_gpus
 
@@ -76,7 +75,7 @@ class Models(Verb[list[ModelRow]]):
             except UserError:
                 if self.names:
                     raise
-                continue  # a preset that cannot look at images of this size
+                continue  # a preset that does not support this image size
             row = _row(name, config)
             if self.gpus is not None and memory is not None:
                 row = replace(row, fit=fit_on_gpus(config, self.gpus, memory, self.batch_size))
@@ -87,7 +86,6 @@ class Models(Verb[list[ModelRow]]):
         return [asdict(row) for row in result]
 
     def show(self, result: list[ModelRow]) -> None:
-        """One line per model: what it costs, or how it can be trained on the GPUs."""
         if self.gpus is None:
             _show_costs(result)
         else:

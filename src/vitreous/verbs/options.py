@@ -1,4 +1,4 @@
-"""What verbs share: options, each written here once, and what becomes of the images that they are given."""
+"""Options that several verbs share, and the base class of verbs that process images one by one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceOption:
-    """Where to compute."""
+    """The device."""
 
     device: str = "auto"
     """auto|cpu|cuda: Where to compute; auto takes an accelerator if there is one."""
@@ -37,7 +37,7 @@ class DeviceOption:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkersOption:
-    """Who decodes."""
+    """The number of worker processes."""
 
     workers: Workers | None = None
     """COUNT: Processes that decode images. Default: one per core, at most 4."""
@@ -45,7 +45,7 @@ class WorkersOption:
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions(WorkersOption, DeviceOption):
-    """How a training uses the machine: nothing here changes what is computed."""
+    """How a training uses the machine: nothing here changes its result."""
 
     out: str | Path | None = None
     """RUN: The run folder. Default: runs/ and the name of the data."""
@@ -78,7 +78,7 @@ class PreprocessOption:
 
 @dataclass(frozen=True, kw_only=True)
 class SplitOption:
-    """Which images of the data."""
+    """The split of the data."""
 
     split: Literal["test", "val", "train"] | None = None
     """Which split of the data to use. Default: test if there is one, else val, else all."""
@@ -101,7 +101,7 @@ def engine_names(*, converted: bool = False) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class EngineOption(DeviceOption):
-    """What computes a model's predictions."""
+    """The engine that runs a model."""
 
     engine: Literal["auto"] | Annotated[str, OneOf(engine_names)] = "auto"
     """auto|torch|openvino|onnx: What computes. auto takes the fastest that was verified for this model here, and says
@@ -112,7 +112,7 @@ class EngineOption(DeviceOption):
 
 @dataclass(frozen=True)
 class EngineOptions(PreprocessOption, EngineOption, Verb[R]):
-    """A model, what computes it, and how images are given to it."""
+    """A model, its engine, and its preprocessing."""
 
     model: str | Path | Bundle
     """MODEL: A bundle, a run folder, an exported model, or anything that `vitreous import` reads."""
@@ -120,7 +120,7 @@ class EngineOptions(PreprocessOption, EngineOption, Verb[R]):
     """COUNT: How many images to pass through the model at once. Default: what is fastest."""
 
     def check_device(self) -> bool:
-        """Refuse a device that the engine does not use; whether the model is an exported one."""
+        """Whether the model is an exported one; refuses a device that the engine does not use."""
         from vitreous.inference.engine_folder import is_engine
         from vitreous.weights.bundle import Bundle
 
@@ -133,7 +133,7 @@ class EngineOptions(PreprocessOption, EngineOption, Verb[R]):
     def open_engine(
         self, images: int, *, merge: int | None = None, precision: Precision | None = None, classifier: bool = True
     ) -> InferenceModel:
-        """The model in the engine of these options, ready for this number of images. precision: if none was given."""
+        """The model in the engine of these options, for this number of images. precision: the default."""
         from vitreous.inference.opening import open_engine
 
         exported = self.check_device()
@@ -151,7 +151,7 @@ class EngineOptions(PreprocessOption, EngineOption, Verb[R]):
 
 @dataclass(frozen=True)
 class PerImageVerb(Verb[R]):
-    """A verb that makes something of each image."""
+    """A verb with one result per image."""
 
     model: str | Path | Bundle
     """MODEL: A bundle, a run folder, or anything that `vitreous import` reads."""
@@ -160,10 +160,9 @@ class PerImageVerb(Verb[R]):
 
     @abstractmethod
     def line(self, one: Any) -> str:
-        """What is printed of an image that can be read."""
+        """The line to print for a readable image."""
 
     def show(self, result: Any) -> None:
-        """One line per image as it comes; on standard error, why one could not be read."""
         from vitreous.data.decode import ImageError
 
         for one in result:
@@ -177,11 +176,11 @@ class PerImageVerb(Verb[R]):
         return int(result.unreadable > 0)
 
     def name_outputs(self, out: str | Path | None, paths: Sequence[Path], *endings: str) -> list[list[Path]]:
-        """For each image the files to write: one per ending, in the folder `out`, if any, named after the image.
+        """The files to write for each image, one per ending, in the folder `out`, named after the image.
 
-        Every name is given only once, and never that of a given image: a number makes it another. Refused before any
-        image is read: a file of such a name that is not ours, and a folder inside a given folder of images, where the
-        next command would take what was written for images.
+        Names are unique and never that of an input image: a number is appended. Refused before any image is read: an
+        existing file of such a name that is not ours, and an `out` inside a folder of images, where the next command
+        would take the outputs for images.
         """
         if out is None:
             return [[] for _ in paths]
@@ -206,7 +205,7 @@ class PerImageVerb(Verb[R]):
 
 
 class ImageResults(Generic[T]):
-    """An iterator: what a function makes of each image, or the error of one that cannot be read."""
+    """An iterator over results; an image that cannot be read gives its `ImageError`."""
 
     def __init__(self, results: Iterable[Callable[[], T]]) -> None:
         self._results = iter(results)

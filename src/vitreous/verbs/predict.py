@@ -26,14 +26,13 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class PredictOptions(MergeOption, EngineOptions[R]):
-    """What every prediction can be asked for."""
+    """Options of all predictions."""
 
     _: KW_ONLY
     top: Count = 5
     """COUNT: How many labels to give per image."""
 
     def predict_each(self, images: ImageInput | Sequence[ImageInput]) -> Iterator[Prediction]:
-        """Predictions as they are made, in order."""
         from vitreous.inference.memory_needs import check_inference_memory
         from vitreous.inference.predict import ImageList, predict_images
 
@@ -61,7 +60,6 @@ class PredictToFiles(PredictOptions[R]):
     that Ray finds, or else this machine."""
 
     def predict_to_files(self, images: str | Path | Sequence[str | Path], out: str | Path) -> PredictedParts:
-        """Write the predictions for all images into the files of a folder, or go on where it was interrupted."""
         from vitreous.data.opening import check_found, open_every_image
         from vitreous.inference.part_plan import ModelRequest, parse_slice, read_plan
         from vitreous.inference.parts import predict_to_folder
@@ -71,11 +69,11 @@ class PredictToFiles(PredictOptions[R]):
         if self.ray is not None:
             require_ray()
         work_slice = parse_slice(self.part) if self.part is not None else (1, 1)
-        place = output_folder(out).absolute()  # a worker may be in another folder
+        place = output_folder(out).absolute()  # workers may run in another folder
         opened = [open_every_image(each) for each in ([images] if isinstance(images, str | Path) else images)]
         sources = [source for found, _ in opened for source in found]
         check_found(sum(map(len, sources)), [note for _, notes in opened for note in notes])
-        read_plan(place)  # refuses a folder that is somebody else's before anything large is opened
+        read_plan(place)  # refuses a folder of other contents before anything large is opened
         request = ModelRequest(
             str(Path(self.model).absolute() if Path(self.model).exists() else self.model),
             self.engine,
@@ -86,7 +84,7 @@ class PredictToFiles(PredictOptions[R]):
             classifier=not self.embed,
         )
         if self.ray is not None:
-            request.open()  # what is wrong with the model is said before a cluster is waited for
+            request.open()  # errors of the model come before waiting for a cluster
         address = None if self.ray == "auto" else self.ray
         with nullcontext() if self.ray is None else open_cluster(address) as cluster:
             if cluster is not None and cluster.gpus and self.device != "cpu" and read_plan(place) is None:
@@ -104,7 +102,6 @@ class PredictToFiles(PredictOptions[R]):
             )
 
     def show(self, result: Any) -> None:
-        """One line per image; of files, what was written."""
         if not isinstance(result, Iterable):
             show_files(result)
             return
@@ -117,7 +114,6 @@ class PredictToFiles(PredictOptions[R]):
 
 
 def show_files(done: PredictedParts) -> None:
-    """How many images are in how many files, and what computed them."""
     unreadable = f", of which {len(done.unreadable):,} could not be read" if done.unreadable else ""
     reused = f" ({done.reused:,} were there already)" if done.reused else ""
     engines = ", ".join(f"{engine} ({count:,} files)" for engine, count in done.engines.items())
@@ -163,12 +159,10 @@ class Predict(PredictToFiles["Predictions | PredictedParts"]):
 
     @property
     def streams(self) -> bool:  # type: ignore[override]
-        """Predictions that are printed come one by one."""
         return self.out is None
 
     @property
     def resumes(self) -> bool:  # type: ignore[override]
-        """Predictions in files go on."""
         return self.out is not None
 
     def run(self) -> Predictions | PredictedParts:
@@ -200,7 +194,7 @@ class PredictImages(PredictOptions["list[Prediction]"]):
         return list(self.predict_each(self.images))
 
     def show(self, result: list[Prediction]) -> None:
-        """Nothing: it is no command."""
+        """Nothing: the command is `Predict`."""
 
 
 @dataclass(frozen=True)

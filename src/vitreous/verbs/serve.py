@@ -22,11 +22,11 @@ from vitreous.errors import UserError
 from vitreous.interrupt import Interrupted
 from vitreous.verbs.options import EngineOption
 
-EXPECTED_IMAGES = 100_000  # so it is worth making and opening the fastest engine
+EXPECTED_IMAGES = 100_000  # so many that converting to the fastest engine pays off
 PACKAGES = ("fastapi", "h11", "uvicorn", "prometheus_client")
 MIN_TOKEN_LENGTH = 16
-TOKEN_VARIABLE = "VITREOUS_TOKEN"  # other users of the machine can read a command line
-COMMON_NAMES = ("bundle", "model", "pytorch_model")  # a model of such a name is called by the folder above
+TOKEN_VARIABLE = "VITREOUS_TOKEN"  # a command line can be read by other users of the machine
+COMMON_NAMES = ("bundle", "model", "pytorch_model")  # such a model has the name of its parent folder
 
 
 @dataclass(frozen=True)
@@ -52,11 +52,8 @@ class Serve(EngineOption, Verb[bool]):
     json_help: ClassVar[str] = ""
 
     def run(self) -> bool:
-        """Answer requests until a signal comes; then finish what was accepted.
-
-        Returns whether all that was begun has ended: an explanation that takes very long is not waited for, and goes on
-        in its thread. A second Ctrl-C waits for nothing, and is a KeyboardInterrupt.
-        """
+        """Serve until a signal comes, then finish the accepted requests; whether all have finished. A very long
+        explanation is not waited for and goes on in its thread. A second Ctrl-C raises KeyboardInterrupt at once."""
         if missing := [name for name in PACKAGES if find_spec(name) is None]:
             raise UserError(f"serve: {', '.join(missing)} is not installed; pip install 'vitreous[serve]'.")
         with suppress(RuntimeError):  # a server has an event loop of its own, and a thread one at most
@@ -85,7 +82,7 @@ class Serve(EngineOption, Verb[bool]):
             if self.ready is not None:
                 self.ready(address, names)
 
-        with listen(settings) as bound:  # before any engine is made: that an address is taken shows at once
+        with listen(settings) as bound:  # first, so that an address in use is an error at once
             for model, bundle in zip(models, bundles, strict=True):
                 deployed = open_engine(
                     bundle or model,
@@ -108,17 +105,17 @@ class Serve(EngineOption, Verb[bool]):
                 raise
 
     def show(self, result: bool) -> None:
-        """Nothing is left to say."""
+        """Nothing: `run` prints the address."""
 
     def status(self, result: bool) -> int:
-        """0; a process that was started for this command ends here if a thread still computes."""
+        """0; this ends a process of the command line while a thread still computes."""
         if not result and cli.owns_process:
             _end_process(0)
         return 0
 
 
 def _end_process(status: int) -> NoReturn:
-    """End now: Python would wait for a thread that computes, such as an explanation's, for as long as it takes."""
+    """End without waiting for threads that compute, as Python would."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
@@ -142,10 +139,8 @@ def _check_token(settings: ServerSettings) -> None:
 
 
 def name_model(model: str | Path, taken: Sequence[str] = ()) -> str:
-    """What requests call a model: the name of its folder or file, in characters that a URL takes.
-
-    A bundle inside a run has the run's name, and so has its file. A name that is taken gets a number.
-    """
+    """The name of a model in requests: that of its folder or file, in characters for a URL. A run's bundle has the
+    run's name. A name in `taken` gets a number."""
     path = Path(str(model).removeprefix("hf:")) if str(model).startswith("hf:") else Path(model).absolute()
     while (stem := re.sub(r"\.(safetensors|npz|pth|pt|bin)$", "", path.name)) in COMMON_NAMES and path.parent.name:
         path = path.parent

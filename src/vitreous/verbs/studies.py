@@ -31,7 +31,6 @@ class Compare(StudyOptions, CompareRequest, Verb["Comparison"]):
     json_help: ClassVar[str] = "Print the contents of compare.json."
 
     def run(self) -> Comparison:
-        """Train every model with every fraction and every seed, or go on with that."""
         from vitreous.studies.compare.compare import compare
         from vitreous.training.folder import run_folder, run_name
         from vitreous.training.start import local_runtime
@@ -89,7 +88,6 @@ class Transfer(StudyOptions, TransferRequest, Verb["TransferResult"]):
     json_help: ClassVar[str] = "Print the contents of transfer.json."
 
     def run(self) -> TransferResult:
-        """Transfer the model to every task under every protocol, or go on with that."""
         from vitreous.studies.transfer.transfer import transfer
         from vitreous.training.start import local_runtime
 
@@ -139,7 +137,6 @@ class SelfTrain(StudyOptions, SelfTrainRequest, Verb["SelfTrainResult"]):
     resumes: ClassVar[bool] = True
 
     def run(self) -> SelfTrainResult:
-        """Train a teacher, then students on its labels; or go on with what the same call began."""
         from vitreous.studies.self_train.self_train import self_train
         from vitreous.training.folder import run_folder, run_name
         from vitreous.training.start import local_runtime

@@ -1,4 +1,4 @@
-"""`vitreous import` and `vitreous export`: weights of other programs, and for them."""
+"""`vitreous import` and `vitreous export`: weights from and for other programs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("vitreous")
 
 BUNDLE = frozenset({"config.json", "model.safetensors", "README.md"})
-"""What a bundle holds, besides its manifest."""
+"""The files of a bundle, besides its manifest."""
 
 
 def export_targets() -> list[str]:
@@ -47,8 +47,8 @@ class Imported:
     channels: int
     preprocess: str
     labels: tuple[str, ...]
-    numbered: bool  # whether the labels are numbers, because neither the source nor the caller has the classes' names
-    notes: tuple[str, ...]  # as what the source was recognised, its ignored keys, and what was assumed
+    numbered: bool  # whether the labels are numbers, because no class names are known
+    notes: tuple[str, ...]  # the recognised format, ignored keys, and assumptions
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,6 @@ class Import(Verb[Imported]):
     """COUNT: How many tokens the model merges per block from then on: faster, and a little less accurate."""
 
     def run(self) -> Imported:
-        """Write the bundle; `open_weights` says what a source may be, and `adapt` how it is resampled."""
         from vitreous.model.network import MergesTokens, require
         from vitreous.weights.adapt import adapt
         from vitreous.weights.bundle import save_bundle
@@ -124,7 +123,7 @@ class Import(Verb[Imported]):
             numbered=self.labels is None and (opened.info.get("numbered") is True or len(opened.labels) != len(names)),
             notes=tuple(notes),
         )
-        # the card names the source without the folders of this machine
+        # no path of this machine in the model card
         source = str(self.source) if str(self.source).startswith(PREFIX) else Path(self.source).resolve().name
         found = [note.replace(str(opened.path), source) for note in opened.notes]
         info = {**opened.info}
@@ -135,7 +134,6 @@ class Import(Verb[Imported]):
         return imported
 
     def _class_names(self, opened: Bundle, classes: int) -> tuple[str, ...]:
-        """The given names, else the source's, else numbers."""
         if self.labels is None:
             return opened.labels if len(opened.labels) == classes else tuple(str(number) for number in range(classes))
         if isinstance(self.labels, str | Path):
@@ -219,7 +217,6 @@ class Export(Verb[Path]):
     json_help: ClassVar[str] = ""
 
     def run(self) -> Path:
-        """Write it, and return where."""
         from vitreous.inference.engine_folder import CARD, METADATA, save_engine
         from vitreous.inference.engines import ENGINES
         from vitreous.inference.opening import open_model, prepare_export
@@ -258,7 +255,6 @@ class Export(Verb[Path]):
                 raise UserError(f"{name}: only for an export to {engines}, not to {self.to}; leave it out.")
 
     def show(self, result: Path) -> None:
-        """Where it is, how its predictions compare with the network's, and how to open it."""
         from vitreous.inference.engine_folder import read_metadata
         from vitreous.inference.engines import ENGINES
         from vitreous.weights.formats import FORMATS
