@@ -23,30 +23,8 @@ from vitreous.data.batch import Rows
 from vitreous.data.loader import Loader, choose_workers
 from vitreous.data.source import Source
 from vitreous.errors import UserError
-from vitreous.explain.analysis.depth_result import (
-    AccuracyInterval,
-    Measures,
-    ModelNumbers,
-    Probes,
-    Shape,
-    UnderNoise,
-)
-from vitreous.explain.analysis.measures import (
-    BANDS,
-    band_mask,
-    band_noise,
-    depth_similarity,
-    diagonal,
-    effective_rank,
-    head_similarity,
-    log_amplitude,
-    log_spectrum,
-    mean_cosine,
-    mutual_information,
-    patch_attention,
-    query_similarity,
-    singular_values,
-)
+from vitreous.explain.analysis import measures
+from vitreous.explain.analysis.depth_result import AccuracyInterval, Measures, ModelNumbers, Probes, Shape, UnderNoise
 from vitreous.explain.attention import cell_distances, mean_distance
 from vitreous.model.network import require
 from vitreous.model.predictions import predicted_class
@@ -118,13 +96,13 @@ class _Reading(_Pooling):
         self.sums: dict[str, dict[int, Tensor]] = defaultdict(dict)  # name and depth to a sum over images
 
     def record_attention(self, layer: int, attention: Tensor) -> None:
-        weights = patch_attention(attention, self.prefix)
+        weights = measures.patch_attention(attention, self.prefix)
         depth = layer + 1
         distances = cell_distances(self.grid, self.patch).to(weights)
         self.sums["attention_distance"][depth] = mean_distance(weights, distances).sum(dim=0)  # (h,)
-        self.sums["mutual_information"][depth] = mutual_information(weights).sum(dim=0)
-        self.sums["head_similarity"][depth] = head_similarity(weights).sum(dim=0)
-        self.sums["query_similarity"][depth] = query_similarity(weights).mean(dim=1).sum(dim=0)
+        self.sums["mutual_information"][depth] = measures.mutual_information(weights).sum(dim=0)
+        self.sums["head_similarity"][depth] = measures.head_similarity(weights).sum(dim=0)
+        self.sums["query_similarity"][depth] = measures.query_similarity(weights).mean(dim=1).sum(dim=0)
         self.attention[layer] = weights.mean(dim=1)  # (B, N, N), for the comparison of depths
 
     def record_tokens(self, layer: int, tokens: Tensor) -> None:
@@ -133,19 +111,19 @@ class _Reading(_Pooling):
 
     def read_tokens(self, depth: int, patches: Tensor) -> None:
         """Reduce patch tokens (B, N, D)."""
-        self.sums["log_amplitude"][depth] = log_amplitude(patches, self.grid).sum(dim=0)
-        self.sums["token_similarity"][depth] = mean_cosine(patches).sum(dim=0)
+        self.sums["log_amplitude"][depth] = measures.log_amplitude(patches, self.grid).sum(dim=0)
+        self.sums["token_similarity"][depth] = measures.mean_cosine(patches).sum(dim=0)
         if self.spectra:
-            values = singular_values(patches[: self.spectra])
-            self.sums["token_spectrum"][depth] = log_spectrum(values).sum(dim=0)
-            self.sums["token_rank"][depth] = effective_rank(values).sum(dim=0)
+            values = measures.singular_values(patches[: self.spectra])
+            self.sums["token_spectrum"][depth] = measures.log_spectrum(values).sum(dim=0)
+            self.sums["token_rank"][depth] = measures.effective_rank(values).sum(dim=0)
 
     def finish(self) -> None:
         """Reduce what only the whole pass has: the embedding, and the layers beside each other."""
         assert self.embedded is not None
         self.read_tokens(0, self.embedded[:, self.prefix :])
         layers = torch.stack([self.attention[layer] for layer in sorted(self.attention)], dim=1)
-        self.sums["depth_similarity"][0] = depth_similarity(layers).sum(dim=0)
+        self.sums["depth_similarity"][0] = measures.depth_similarity(layers).sum(dim=0)
 
 
 class Survey:
@@ -184,8 +162,8 @@ class Survey:
 
     def measures(self) -> Measures:
         """The means over images."""
-        steps = len(diagonal(self.grid)) - 1
-        spectrum = singular_values(self.representations())
+        steps = len(measures.diagonal(self.grid)) - 1
+        spectrum = measures.singular_values(self.representations())
         sums = {"token_spectrum": self.spectra, "token_rank": self.spectra}
         means = {
             name: torch.stack([by_depth[depth] / sums.get(name, self.seen) for depth in sorted(by_depth)])
@@ -193,9 +171,9 @@ class Survey:
         }
         means |= {
             "depth_similarity": means["depth_similarity"][0],
-            "image_rank": effective_rank(singular_values(self.depths().transpose(0, 1))),
-            "representation_spectrum": log_spectrum(spectrum),
-            "representation_rank": effective_rank(spectrum),
+            "image_rank": measures.effective_rank(measures.singular_values(self.depths().transpose(0, 1))),
+            "representation_spectrum": measures.log_spectrum(spectrum),
+            "representation_rank": measures.effective_rank(spectrum),
         }
         numbers = {name: _numbers(values) for name, values in means.items()}
         return Measures(frequencies=tuple(round(i / steps, 4) for i in range(steps + 1)), **numbers)
@@ -349,7 +327,7 @@ class _Noise:
     def __init__(self, bundle: Bundle, seed: int, count: int) -> None:
         self.seed = seed
         self.std = torch.tensor(bundle.preprocess.std)[:, None, None]
-        self.bands = [band for band in BANDS if band_mask(bundle.preprocess.size, band).any()]
+        self.bands = [band for band in measures.BANDS if measures.band_mask(bundle.preprocess.size, band).any()]
         self.clean = Rows(count)
         self.predictions = [Rows(count) for _ in self.bands]
 
@@ -359,7 +337,7 @@ class _Noise:
         with torch.inference_mode():
             self.clean.add(classify(images))
             for band, predictions in zip(self.bands, self.predictions, strict=True):
-                noise = np.stack([band_noise((channels, height, width), band, self.seed, at) for at in index])
+                noise = np.stack([measures.band_noise((channels, height, width), band, self.seed, at) for at in index])
                 predictions.add(classify(images + NOISE * torch.from_numpy(noise) / self.std))
 
     def accuracies(self, accuracy: Callable[[Tensor], AccuracyInterval]) -> UnderNoise:
