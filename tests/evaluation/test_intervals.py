@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from vitreous.evaluation.intervals import STUDENT, Accuracies, Paired, Verdict, difference, gap_change, judge
+from vitreous.evaluation.intervals import STUDENT_T_95, Accuracies, Paired, Verdict, difference, gap_change, judge
 
 
 def by_seed(*values):
@@ -26,7 +26,7 @@ def test_mean_and_deviation_are_those_of_a_sample():
 
 
 def test_students_table():
-    assert pytest.approx([stats.t.ppf(0.975, freedom) for freedom in range(1, 31)], abs=5e-4) == STUDENT
+    assert pytest.approx([stats.t.ppf(0.975, freedom) for freedom in range(1, 31)], abs=5e-4) == STUDENT_T_95
 
 
 def test_an_interval_stays_among_shares():

@@ -44,7 +44,7 @@ def test_a_vote_by_hand():
 def test_many_are_asked_in_parts(monkeypatch):
     (known, labels), (asked, _) = clouds(60, 0), clouds(40, 1)
     whole = vote_neighbours(known, labels, asked, 4, [5, 9])
-    monkeypatch.setattr("vitreous.evaluation.probe.CHUNK", 7)
+    monkeypatch.setattr("vitreous.evaluation.probe.QUERY_CHUNK", 7)
     for k, votes in vote_neighbours(known, labels, asked, 4, [5, 9]).items():
         torch.testing.assert_close(votes, whole[k])
 

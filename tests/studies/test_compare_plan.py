@@ -23,7 +23,7 @@ from vitreous.studies.compare.plan import (
     plan_comparison,
     read_candidates,
 )
-from vitreous.studies.compare.result import Cell, Compared, Trial, first_on_most, remarks
+from vitreous.studies.compare.result import Cell, ComparedModel, Trial, first_on_most, remarks
 from vitreous.studies.requests import CompareRequest
 from vitreous.training.deadline import Deadline, parse_budget
 
@@ -202,7 +202,7 @@ def test_unequal_steps_are_told():
             Cell("a", 1.0, seed, "place", 1, 0.5, (0, 1), 9, None, None, {"steps": count})
             for seed, count in enumerate(steps)
         ]
-        model = Compared("a", "", 1, 1, (4, 4), True)
+        model = ComparedModel("a", "", 1, 1, (4, 4), True)
         found = remarks([model], cells, [], None, split="test", held_out=False, total=9, measured=9)
         return [one for one in found if f"{min(steps)} " in one and f"{max(steps)} " in one]
 

@@ -2,7 +2,7 @@
 
 from vitreous.distributed.meter import Cost
 from vitreous.explain.analysis.bias_result import Bias, Effect, ReceptiveField, Shifts
-from vitreous.studies.compare.result import Cell, Compared, Comparison, Trial
+from vitreous.studies.compare.result import Cell, ComparedModel, Comparison, Trial
 
 CONV, PLAIN, DONE = "C+P/4@32", "P/4@32", "runs/<b>old"
 # With few images the convolutions are ahead by ten points, with all the two are level.
@@ -73,9 +73,9 @@ def comparison(**changes) -> Comparison:
             "augment": {"pad": 4, "crop_scale": None},
         },
         "models": (
-            Compared(PLAIN, "A ViT of width 96", 400_000, 60_000_000, (32, 32), True, 0.001),
-            Compared(CONV, "A hybrid", 500_000, 90_000_000, (32, 32), True, 0.003),
-            Compared(DONE, "A BiT", 700_000, 200_000_000, (32, 32), False),
+            ComparedModel(PLAIN, "A ViT of width 96", 400_000, 60_000_000, (32, 32), True, 0.001),
+            ComparedModel(CONV, "A hybrid", 500_000, 90_000_000, (32, 32), True, 0.003),
+            ComparedModel(DONE, "A BiT", 700_000, 200_000_000, (32, 32), False),
         ),
         "cells": cells(),
         "tried": (

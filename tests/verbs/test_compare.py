@@ -264,7 +264,7 @@ def test_every_cell_is_measured_on_the_same_images(images, tmp_path, monkeypatch
         return measure_classifier(bundle, source, **more)
 
     monkeypatch.setattr(cells, "measure_classifier", measured)
-    monkeypatch.setattr("vitreous.studies.compare.plan.VALIDATING", 1e-9)
+    monkeypatch.setattr("vitreous.studies.compare.plan.VALIDATION_FRACTION", 1e-9)
     monkeypatch.setattr("vitreous.studies.compare.plan.MIN_IMAGES", 16)
     monkeypatch.setattr("vitreous.studies.compare.compare.seconds_per_image", lambda *_: 0.0379)
     changes = {"validation": 0.2, "evaluations": 2}
@@ -285,7 +285,7 @@ def test_every_cell_is_measured_on_the_same_images(images, tmp_path, monkeypatch
 @pytest.mark.slow
 def test_a_training_that_diverges_ends_nothing_but_itself(images, tmp_path, monkeypatch):
     """A rate of 1e30 overflows in the first steps; 0.3 and 1 times the recipe's do not."""
-    monkeypatch.setattr(cells, "GRID", (1.0, 1e33))
+    monkeypatch.setattr(cells, "RATE_FACTORS", (1.0, 1e33))
     found = run(images, tmp_path / "out", models=MODELS[:1], fractions=[1])
     assert found.finished
     assert [trial.diverged for trial in found.tried] == [False, True]

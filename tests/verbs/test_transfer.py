@@ -292,13 +292,13 @@ def test_a_row_that_is_added_to_the_table_is_a_task(tmp_path, monkeypatch):
     draw(tmp_path / "colours" / "x.npz", 30, 12)
     (tmp_path / "colours" / CARD).write_text(Card("colours", ".").to_json())
     assert named.on_machine
-    found = tasks.open_task(named).task
+    found = tasks.open_task(named).summary
     assert (found.group, found.as_published, found.splits) == ("natural", True, {"train": 30, "test": 12})
     assert "colours" in [one.name for one in tasks.name_tasks(["natural"])]
     assert tasks.name_tasks(["natural", "colours", "data:colours"]) == tasks.name_tasks(["natural"])  # each once
     (by_path,) = tasks.name_tasks([tmp_path / "colours"])
     assert by_path.dataset is row
-    assert found.remarks == tasks.open_task(by_path).task.remarks == ("Splits: nobody.", "A note.")
+    assert found.remarks == tasks.open_task(by_path).summary.remarks == ("Splits: nobody.", "A note.")
 
 
 def test_shards_that_are_far_are_a_task_of_their_own():
@@ -312,7 +312,7 @@ def test_shards_that_are_far_are_a_task_of_their_own():
 def test_a_key_in_an_address_stays_out_of_the_page(monkeypatch):
     monkeypatch.setattr(tasks, "open_dataset", lambda place: builtin_data())
     (named,) = tasks.name_tasks(["https://host/a.tar?key=1"])
-    assert tasks.open_task(named).task.place == "https://host/a.tar"
+    assert tasks.open_task(named).summary.place == "https://host/a.tar"
 
 
 def test_images_by_the_lists_of_vtab_are_its_own_draw(tmp_path, monkeypatch):
@@ -325,7 +325,7 @@ def test_images_by_the_lists_of_vtab_are_its_own_draw(tmp_path, monkeypatch):
     row = replace(DATASETS["clevr-count"], splits=published)
     monkeypatch.setitem(DATASETS, "clevr-count", row)
     (named,) = tasks.name_tasks([f"clevr-count={tmp_path}"])
-    task = tasks.open_task(named).task
+    task = tasks.open_task(named).summary
     assert (task.group, task.own_draw, task.as_published) == ("structured", True, False)
     assert not named.varied, "a crop would change the count"
     assert "70,000 train, 15 test" in task.remarks[0]
@@ -335,7 +335,7 @@ def test_images_by_the_lists_of_vtab_are_its_own_draw(tmp_path, monkeypatch):
     assert not found.is_whole(replace(score, protocol="linear"))
     monkeypatch.setitem(DATASETS, "clevr-count", replace(row, splits={**published, "test": 16}))
     (named,) = tasks.name_tasks([f"clevr-count={tmp_path}"])
-    assert not tasks.open_task(named).task.own_draw, "a test image is missing"
+    assert not tasks.open_task(named).summary.own_draw, "a test image is missing"
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitreous.evaluation.intervals import NORMAL, Difference
+from vitreous.evaluation.intervals import Z_95, Difference
 
 BINS = 15  # equal-width bins of confidence, as in Guo et al., "On Calibration of Modern Neural Networks"
 MIN_TEMPERATURE, MAX_TEMPERATURE = 0.01, 100.0
@@ -71,7 +71,7 @@ def calibration_error_interval(bins: Sequence[Bin]) -> tuple[float, float]:
     noise = np.array(deviations) * rng.standard_normal((RESAMPLES, len(gaps)))
     error, resampled = float(np.abs(gaps).sum()), np.abs(gaps + noise).sum(axis=1)
     bias = float(resampled.mean()) - error
-    half = math.hypot(NORMAL * float(resampled.std()), bias)
+    half = math.hypot(Z_95 * float(resampled.std()), bias)
     alone = float(np.quantile(np.abs(noise).sum(axis=1), 0.975))
     return 0.0 if error <= alone else max(0.0, error - bias - half), max(0.0, error - bias + half)
 
@@ -84,7 +84,7 @@ def confidence_gap(bins: Sequence[Bin]) -> Difference:
     value = sum(images * (c - a) for images, c, a in known) / n
     square = sum(images * (a * (1 - a) + (c - a) ** 2) for images, c, a in known) / n
     # half an image more that is right, and half that is wrong: of few that are all right the deviation would be 0
-    return Difference(value, NORMAL * math.sqrt(max(square - value**2, 0.25 / n) / n))
+    return Difference(value, Z_95 * math.sqrt(max(square - value**2, 0.25 / n) / n))
 
 
 def _bin_of(confidence: Tensor, bins: int) -> Tensor:

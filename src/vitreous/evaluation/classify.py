@@ -25,7 +25,7 @@ from vitreous.evaluation.calibration import (
 from vitreous.evaluation.intervals import Difference, wilson
 from vitreous.model.predictions import class_probabilities
 
-MIN_CLASS_IMAGES = 5  # with fewer the accuracy of a class says little about it
+MIN_CLASS_IMAGES = 5  # with fewer, the accuracy of a class is mostly chance
 MAX_EXAMPLES = 12  # of the most confident right predictions, and of the wrong ones, that are kept by name
 
 
@@ -82,7 +82,7 @@ class ClassificationResult:
 
     @property
     def per_class(self) -> dict[str, dict[str, Any]]:
-        """Of each class its images `n` and its `accuracy`, which is None where there are none."""
+        """The number of images `n` and the `accuracy` of each class; the accuracy is None without images."""
         images = self._images_of_classes()
         right = {true: count for true, predicted, count in self.confusion if true == predicted}
         return {
@@ -114,7 +114,7 @@ class ClassificationResult:
         return confidence_gap(self.bins)
 
     def hardest(self, most: int, least: int = MIN_CLASS_IMAGES) -> list[tuple[str, dict[str, Any]]]:
-        """The classes with the lowest accuracy, of those with at least so many images: one image tells nothing."""
+        """The `most` classes with the lowest accuracy, of those with at least `least` images."""
         seen = [(name, entry) for name, entry in self.per_class.items() if entry["n"] >= least]
         return sorted(seen, key=lambda item: (item[1]["accuracy"], item[0]))[:most]
 

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from vitreous.evaluation.calibration import expected_calibration_error
-from vitreous.evaluation.intervals import NORMAL, wilson
+from vitreous.evaluation.intervals import Z_95, wilson
 
 
 @dataclass(frozen=True)
@@ -103,5 +103,5 @@ def judge_corruptions(
 def _mean_error(errors: NDArray[np.float64], least: float) -> MeanError:
     """least: the smallest value that there can be."""
     mean = float(errors.mean())
-    half = NORMAL * float(errors.std(ddof=1)) / math.sqrt(len(errors)) if len(errors) > 1 else math.inf
+    half = Z_95 * float(errors.std(ddof=1)) / math.sqrt(len(errors)) if len(errors) > 1 else math.inf
     return MeanError(mean, (max(least, mean - half), min(1.0, mean + half)))

@@ -1,4 +1,4 @@
-"""What a function says of many images, batch by batch: logits to judge, or features to learn from; and their cache.
+"""Features or logits of many images, batch by batch, and their cache.
 
 The cache has one .safetensors file each, by the content that features or logits were computed from. Data that were
 renamed, moved or copied are found again, changed ones never. The tensors' digest is checked when they are read.
@@ -38,7 +38,7 @@ def compute_features(
     batches: Iterable[Batch],
     count: int,
     progress: Callable[[int], None] | None = None,
-    told: Callable[[Batch, Tensor], None] | None = None,
+    on_batch: Callable[[Batch, Tensor], None] | None = None,
     world: World = SINGLE_PROCESS,
 ) -> tuple[Tensor, Tensor]:
     """(n, D) float32 features or logits, and (n,) int64 labels, in the order of the batches.
@@ -47,7 +47,7 @@ def compute_features(
         called without gradients.
     count: images in the batches; fewer may come, where some cannot be read.
     progress: called after each batch with the number of images done.
-    told: called with each batch and what the function says of it, (B, D).
+    on_batch: called with each batch and its features or logits, (B, D).
     world: where several processes look together, `batches` are this one's, and the result is that of all.
     """
     features, labels = Rows(count), Rows(count)
@@ -56,8 +56,8 @@ def compute_features(
             found = function(batch.images).float()
         features.add(found)
         labels.add(batch.targets)
-        if told is not None:
-            told(batch, found)
+        if on_batch is not None:
+            on_batch(batch, found)
         if progress is not None:
             progress(labels.done)
     if not world.any_rank(labels.done > 0):
@@ -76,7 +76,7 @@ class StoredFeatures:
 
 @dataclass
 class FeatureCache:
-    """Features by key: `get`, and `put` where there were none. What a person should know of it is in `remarks`."""
+    """Features by key. `remarks` has what people should know: damaged files, a cache that cannot be written."""
 
     remarks: list[str] = field(default_factory=list)
 

@@ -1,7 +1,7 @@
-"""Which of several models is better, and whether that can be told: means over seeds, and what they may be off by.
+"""Which of several models is better, and whether the difference is significant: means over seeds, and margins.
 
 An accuracy is uncertain for two reasons: another seed (other weights at the start, another choice of images) would
-have given another model, and other test images another share. Both are counted.
+have given another model, and other test images another accuracy. Both are counted.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from statistics import fmean, stdev
 import numpy as np
 from numpy.typing import NDArray
 
-NORMAL = 1.959963984540054  # standard deviations to either side that hold 95 % of a normal distribution
+Z_95 = 1.959963984540054  # standard deviations to either side that hold 95 % of a normal distribution
 # fmt: off
-STUDENT = (
+STUDENT_T_95 = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
     2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
 )
@@ -25,7 +25,7 @@ STUDENT = (
 """The same of Student's t with 1 to 30 degrees of freedom: a deviation known from few seeds is itself uncertain."""
 
 
-def wilson(right: float, count: int, z: float = NORMAL) -> tuple[float, float]:
+def wilson(right: float, count: int, z: float = Z_95) -> tuple[float, float]:
     """The interval that holds the true rate with 95 %, where `right` of `count` were so; sound at 0 and at 1 too."""
     rate = right / count
     middle = rate + z * z / (2 * count)
@@ -36,7 +36,7 @@ def wilson(right: float, count: int, z: float = NORMAL) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Accuracies:
-    """What one model has right on the same images: of each training its share, by seed."""
+    """The accuracy of each training of one model on the same images, by seed."""
 
     by_seed: Mapping[int, float]
     n: int  # images that each was measured on
@@ -71,7 +71,7 @@ class Difference:
 
     @property
     def significant(self) -> bool:
-        """Whether it is larger than what it may be off by."""
+        """Whether it is larger than its margin."""
         return self.margin is not None and abs(self.value) > self.margin
 
 
@@ -85,7 +85,7 @@ def difference(one: Accuracies, other: Accuracies) -> Difference:
     value = one.mean - other.mean
     if one.trained and other.trained and (shared := sorted(one.by_seed.keys() & other.by_seed.keys())):
         value = fmean(one.by_seed[seed] - other.by_seed[seed] for seed in shared)
-    return Difference(value, None if seeds is None else math.hypot(seeds, NORMAL * math.sqrt(images)))
+    return Difference(value, None if seeds is None else math.hypot(seeds, Z_95 * math.sqrt(images)))
 
 
 def gap_change(few: tuple[Accuracies, Accuracies], many: tuple[Accuracies, Accuracies]) -> Difference:
@@ -102,11 +102,11 @@ def gap_change(few: tuple[Accuracies, Accuracies], many: tuple[Accuracies, Accur
     if len(values) < 2:
         return Difference(value, None)
     images = sum(one.mean * (1 - one.mean) / one.n for one in four)
-    return Difference(value, math.hypot(_seeds_margin(values), NORMAL * math.sqrt(images)))
+    return Difference(value, math.hypot(_seeds_margin(values), Z_95 * math.sqrt(images)))
 
 
 def _paired_margin(one: Accuracies, other: Accuracies) -> float | None:
-    """What the seeds contribute; None where it is not known."""
+    """The part of the margin that is due to seeds; None if it is not known."""
     if one.trained and other.trained:
         shared = one.by_seed.keys() & other.by_seed.keys()
         values = [one.by_seed[seed] - other.by_seed[seed] for seed in shared]
@@ -119,7 +119,7 @@ def _paired_margin(one: Accuracies, other: Accuracies) -> float | None:
 
 def _seeds_margin(values: Sequence[float]) -> float:
     freedom = len(values) - 1
-    student = STUDENT[freedom - 1] if freedom <= len(STUDENT) else NORMAL
+    student = STUDENT_T_95[freedom - 1] if freedom <= len(STUDENT_T_95) else Z_95
     return student * stdev(values) / math.sqrt(len(values))
 
 
@@ -128,7 +128,7 @@ class Verdict:
     """Who is ahead of whom, of every two models."""
 
     order: tuple[str, ...]  # the higher mean first
-    ahead: tuple[tuple[str, str], ...]  # pairs that are told apart, the better first; all others are not
+    ahead: tuple[tuple[str, str], ...]  # pairs that differ significantly, the better first
 
     @property
     def pairs(self) -> int:
@@ -136,7 +136,7 @@ class Verdict:
 
     @property
     def groups(self) -> tuple[tuple[str, ...], ...]:
-        """The largest sets in which no two are told apart; a model may be in several (a compact letter display)."""
+        """The largest sets without a significant difference; a model may be in several (a compact letter display)."""
         apart = {frozenset(pair) for pair in self.ahead}
         found: list[tuple[str, ...]] = [()]
         for name in self.order:
@@ -160,15 +160,15 @@ class Verdict:
             return self._pair_by_pair()
         if len(self.tiers) == 1:
             names = ", ".join(self.order)
-            return f"not told apart: {names}" if len(self.order) > 1 else f"{names} alone"
-        tiers = [one[0] if len(one) == 1 else f"{_listed(one)} (not told apart)" for one in self.tiers]
+            return f"not significantly different: {names}" if len(self.order) > 1 else f"{names} alone"
+        tiers = [one[0] if len(one) == 1 else f"{_listed(one)} (not significantly different)" for one in self.tiers]
         return f"ahead: {tiers[0]}; then {'; then '.join(tiers[1:])}"
 
     def _pair_by_pair(self) -> str:
         behind = {name: [worse for better, worse in self.ahead if better == name] for name in self.order}
         clear = [f"{name} is ahead of {_listed(worse)}" for name, worse in behind.items() if worse]
         level = [_listed(group) for group in self.groups if len(group) > 1]
-        return f"{'; '.join(clear)}; not told apart: {'; '.join(level)}"
+        return f"{'; '.join(clear)}; not significantly different: {'; '.join(level)}"
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -176,7 +176,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def judge(accuracies: Mapping[str, Accuracies]) -> Verdict:
-    """Which model is ahead of which, where the difference is larger than what it may be off by."""
+    """Which model is significantly ahead of which."""
     order = sorted(accuracies, key=lambda name: -accuracies[name].mean)
     ahead = []
     for one, other in combinations(order, 2):
@@ -214,11 +214,11 @@ class Paired:
         """
         first, second, n = self.only_first + 0.5, self.only_second + 0.5, self.n + 2
         middle = (second - first) / n
-        half = NORMAL * math.sqrt(first + second - (second - first) ** 2 / n) / n
+        half = Z_95 * math.sqrt(first + second - (second - first) ** 2 / n) / n
         return max(-1.0, middle - half), min(1.0, middle + half)
 
     @property
     def significant(self) -> bool:
-        """Whether the interval leaves 0 out."""
+        """Whether 0 is outside the interval."""
         low, high = self.interval
         return low > 0 or high < 0

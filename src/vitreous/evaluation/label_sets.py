@@ -21,7 +21,7 @@ from vitreous.inputs import read_json
 from vitreous.model.predictions import class_probabilities
 
 _VALIDATION = re.compile(r"ILSVRC2012_val_(\d{8})(?!\d)")  # a validation image of ImageNet, whose number counts from 1
-_AT_ONCE = 4096  # rows of logits that are judged together, which bounds the memory
+_CHUNK_ROWS = 4096  # rows of logits that are judged together, which bounds the memory
 
 LabelSet = tuple[int, ...]  # the classes of one image
 
@@ -101,10 +101,10 @@ def read_label_sets(path: str | Path, labels: Sequence[str]) -> LabelSets:
 def score_label_sets(logits: Tensor, accepted: Sequence[LabelSet]) -> LabelSetResult:
     """Judge logits (n, K) against the labels (n,) of each image; of equal logits the first wins."""
     confidence, top1, top5 = [], [], []
-    for start in range(0, len(logits), _AT_ONCE):
-        probs = class_probabilities(logits[start : start + _AT_ONCE].double())
+    for start in range(0, len(logits), _CHUNK_ROWS):
+        probs = class_probabilities(logits[start : start + _CHUNK_ROWS].double())
         allowed = torch.zeros(probs.shape, dtype=torch.bool)
-        for row, labels in zip(allowed, accepted[start : start + _AT_ONCE], strict=True):
+        for row, labels in zip(allowed, accepted[start : start + _CHUNK_ROWS], strict=True):
             row[list(labels)] = True
         best = probs.argsort(dim=1, descending=True, stable=True)[:, :5]
         right = allowed.gather(1, best)

@@ -1,4 +1,4 @@
-"""What frozen features are worth: a linear classifier, the vote of the nearest images, least squares from a few.
+"""Classifiers on frozen features: a linear classifier, the vote of the nearest images, least squares from a few.
 
 - Linear: multinomial logistic regression on standardised features, by L-BFGS in float64, for several strengths of
   regularisation, each starting where the last one ended.
@@ -27,15 +27,15 @@ from vitreous.evaluation.intervals import wilson
 
 WEIGHT_DECAYS = (1e-1, 3e-2, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5)
 """Factors of half the squared length of the weights, added to the mean loss."""
-GRADIENTS = 800
-"""As long as so many takes a fit over all strengths: on 37 classes of pets it took 236 for 200 images and 412 for
-1,406, and as long again beside them."""
-SMALL = 30_000_000  # products of a feature and a weight below which one thread computes a gradient
+FIT_GRADIENTS = 800
+"""A fit over all strengths takes as long as this many gradients: on 37 classes of pets it computed 236 for 200 images
+and 412 for 1,406, and as much time went into the rest."""
+MAX_SINGLE_THREAD_PRODUCTS = 30_000_000  # products of a feature and a weight below which one thread computes a gradient
 
 LabelledFeatures = tuple[Tensor, Tensor]  # features (n, D) and labels (n,)
 NEIGHBOURS = (10, 20, 100, 200)  # the k that DINO reports
 KNN_TEMPERATURE = 0.07
-CHUNK = 1024  # query images at once: their similarities to all known ones are in memory together
+QUERY_CHUNK = 1024  # query images at once: their similarities to all known ones are in memory together
 SHOTS = (1, 5, 10)
 RIDGE_STRENGTH = 2.0**10
 BIAS_FEATURE = 100.0  # a constant feature, so large that its weight, the bias, is hardly regularised
@@ -133,7 +133,7 @@ def _solve(start: Tensor, x: Tensor, labels: Tensor, strength: float, class_weig
 def _threads_for(products: int) -> Iterator[None]:
     """One thread where a gradient is so little work that waiting for others costs more, much more on a busy machine."""
     threads = torch.get_num_threads()
-    torch.set_num_threads(1 if products < SMALL else threads)
+    torch.set_num_threads(1 if products < MAX_SINGLE_THREAD_PRODUCTS else threads)
     try:
         yield
     finally:
@@ -149,7 +149,7 @@ def _descend(parameters: Tensor, x: Tensor, labels: Tensor, strength: float, wei
 
 
 def seconds_per_image(width: int, classes: int) -> float:
-    """What `fit_linear` will take for each image with so many features, judged by a few gradients."""
+    """Seconds that `fit_linear` takes per image with `width` features, estimated from a few gradients."""
     x, labels = torch.zeros(256, width, dtype=torch.float64), torch.arange(256) % classes
     parameters = torch.zeros(classes, width + 1, dtype=torch.float64, requires_grad=True)
     taken = []
@@ -158,7 +158,7 @@ def seconds_per_image(width: int, classes: int) -> float:
             began = time.perf_counter()
             _descend(parameters, x, labels, 0.0, None)
             taken.append(time.perf_counter() - began)
-    return GRADIENTS * sorted(taken[1:])[1] / len(x)
+    return FIT_GRADIENTS * sorted(taken[1:])[1] / len(x)
 
 
 def _standard(features: Tensor) -> tuple[Tensor, Tensor]:
@@ -201,7 +201,7 @@ def vote_neighbours(
         raise UserError(f"neighbours={tuple(neighbours)}: give numbers from 1 to the {len(known)} known images.")
     known = F.normalize(known.float())
     votes: dict[int, list[Tensor]] = {k: [] for k in neighbours}
-    for some in torch.split(queries, CHUNK):
+    for some in torch.split(queries, QUERY_CHUNK):
         similarity, nearest = (F.normalize(some.float()) @ known.T).topk(most)  # (c, most) both
         weights = (similarity / temperature).exp()
         of_class = labels[nearest]
@@ -232,7 +232,7 @@ def fit_least_squares(
 
 
 def draw_shots(labels: Tensor, shots: Sequence[int], seed: int) -> dict[int, Tensor]:
-    """For each number of shots the indices of so many images of each class, the fewer among the more."""
+    """By number of shots, the indices of that many images of each class; smaller draws are part of larger ones."""
     rng = np.random.default_rng(seed)
     members = [rng.permutation(np.flatnonzero(labels.numpy() == label)) for label in np.unique(labels.numpy())]
     for most in shots:

@@ -58,7 +58,7 @@ HOLD_SECONDS = 24 * 3600.0
 
 @torch.inference_mode()
 def region_logits(network: Network, images: Tensor) -> Tensor:
-    """(B, h, w, K): what the classifier says where it reads one patch, or one cell of a feature map, instead of all.
+    """(B, h, w, K): logits of the classifier applied to one patch, or one cell of a feature map, instead of all.
 
     images: (B, C, H, W) float, normalised. The network should be in evaluation mode.
     """
@@ -130,7 +130,7 @@ def all_probabilities(classes: Tensor, probabilities: Tensor, num_classes: int) 
 
 
 def image_digests(source: Source, progress: Progress | None = None) -> list[Digest | None]:
-    """Of each image 16 bytes that follow from its content; None for one that cannot be read."""
+    """A 16-byte digest of each image's content; None for one that cannot be read."""
     found: list[Digest | None] = []
     for index in range(len(source)):
         found.append(image_digest(source, index))

@@ -73,6 +73,6 @@ def _remove(path: Path) -> None:
 
 
 def not_cached(what: str, error: Exception) -> str:
-    """What a person is told where something cannot be written to the cache."""
+    """The message if something cannot be written to the cache."""
     why = reason(error) if isinstance(error, OSError) else str(error).rstrip(".")
     return f"{cache_root()}: {what} cannot be cached there; set VITREOUS_CACHE to a folder that can be written ({why})."

@@ -129,7 +129,7 @@ def new_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def create_file(path: Path, content: str) -> bool:
-    """Write a text file that is not there yet, whole from its first moment; False where there is one already.
+    """Write a text file atomically unless it exists; False if it does.
 
     Of several processes that do so at once, even on several machines, one writes it and the others get False.
     """

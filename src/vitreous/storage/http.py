@@ -26,7 +26,7 @@ PIECE_BYTES = 2**16
 MAX_SKIPPED_BYTES = 2**16  # of the body of a redirect, which are read so that its connection can be used again
 _local = threading.local()
 
-Waiting = Callable[[float], None]  # told for how many seconds a server may now be silent
+Waiting = Callable[[float], None]  # called with the seconds for which the server may now be silent
 
 
 @dataclass(frozen=True)

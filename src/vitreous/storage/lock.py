@@ -58,9 +58,9 @@ def hold_name(path: Path) -> Iterator[bool]:
 
 @contextmanager
 def lock_run_folder(folder: Path, files: Sequence[str], message: Callable[[str], None]) -> Iterator[None]:
-    """Within, the folder is ours, made where it is missing; refused where one of these files in it is not ours.
+    """Lock the folder, made if it is missing; refused if one of these files in it is not ours.
 
-    To be called when all else is known to be right, for a mistake should leave nothing.
+    Called after all other checks, so that a refused command leaves nothing behind.
     """
     for name in files:
         check_file(folder / name)

@@ -55,7 +55,7 @@ def _text(files: Any) -> str:
 
 
 def read_manifest(folder: Path) -> Entries:
-    """What a manifest lists, if it is whole: no bit of it may differ, not even one that changes no meaning."""
+    """What a manifest lists; refused if a single bit of it differs."""
     path = folder / MANIFEST
     if not path.exists():
         raise UserError(

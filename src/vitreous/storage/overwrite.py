@@ -40,8 +40,8 @@ _MARKS = {
     b"II*\0": _SOFTWARE,
 }
 """How each kind of file begins, and what the mark in it looks like."""
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_NO_PERMISSION = (errno.EACCES, errno.EPERM, errno.EROFS)
 _NOT_A_FOLDER = (errno.ENOTDIR, errno.EEXIST)
 
 
@@ -58,11 +58,11 @@ def readable_errors(place: Path) -> Iterator[None]:
     except (OSError, SafetensorError) as error:
         found = re.search(r"os error (\d+)", str(error))  # safetensors has the system's number in its message only
         number = error.errno if isinstance(error, OSError) else int(found[1]) if found else None
-        if number in _FULL:
+        if number in _DISK_FULL:
             raise MachineError(
                 f"{place}: the disk is full; free some space and repeat the command: what was saved before is intact."
             ) from error
-        if number in _FORBIDDEN:
+        if number in _NO_PERMISSION:
             raise UserError(
                 f"{place}: no permission to write here; change its mode or owner, or choose another place."
             ) from error

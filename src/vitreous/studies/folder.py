@@ -59,7 +59,7 @@ class StudyConfig:
     request: StudyRequest
     data: dict[str, DataIdentity]  # by what the study calls them
     plan: dict[str, Any] = field(default_factory=dict)
-    """What was settled when the study began, and holds for all units to come."""
+    """Decided when the study began; holds for all further units."""
 
     @property
     def kind(self) -> str:
@@ -132,9 +132,9 @@ def open_study(
 def hold_study(
     folder: Path, kind: str, saved: StudyConfig | None, callbacks: Callbacks, overwrite: bool
 ) -> Iterator[None]:
-    """Within, the folder is ours, made where it is missing; refused where it is not any more what was read from it.
+    """Lock the folder, made if it is missing; refused if it is not what was read from it any more.
 
-    To be called when all else is known to be right, for a mistake should leave nothing. overwrite: the study that the
+    Called after all other checks, so that a refused command leaves nothing behind. overwrite: the study that the
     folder holds is deleted.
     """
     with lock_run_folder(folder, (KINDS[kind].result, KINDS[kind].page), callbacks.message):

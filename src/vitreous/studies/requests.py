@@ -14,7 +14,7 @@ from vitreous.training.request import FitRequest, LabelledRequest, StudentReques
 
 Equal = Literal["time", "flops"]  # what the trainings of all models of a comparison have the same of
 Protocol = Literal["vtab-1k", "full", "linear", "knn", "fewshot-5"]  # how a model is transferred to a task
-OWN = ("optimizer.learning_rate", "share", "split_seed")  # fields of a training that a comparison sets itself
+COMPARISON_FIELDS = ("optimizer.learning_rate", "share", "split_seed")  # fields that a comparison sets itself
 SPLIT_FIELDS = ("validation", "split_seed", "share")  # fields of a training that say how images are split
 
 
@@ -50,7 +50,7 @@ class CompareRequest:
         for fraction in self.fractions:
             if list(self.fractions).count(fraction) > 1:
                 raise UserError(f"fractions: {fraction:g} is given twice; give each once.")
-        if owned := [name for name in OWN if name in self.overrides]:
+        if owned := [name for name in COMPARISON_FIELDS if name in self.overrides]:
             raise UserError(f"{owned[0]}: a comparison chooses it itself, for all models alike; leave it out.")
 
 

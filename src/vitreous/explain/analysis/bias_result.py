@@ -12,7 +12,7 @@ import numpy as np
 
 from vitreous.explain.analysis.depth_result import MeasuredOn, Values
 
-NORMAL = 1.959963984540054  # standard deviations to either side that hold 95 % of a normal distribution
+Z_95 = 1.959963984540054  # standard deviations to either side that hold 95 % of a normal distribution
 PIXELS = (1, 2, 4, 8)
 """Distances that have a row of their own, where the image is large enough to move so far (`changes.margin`)."""
 
@@ -273,7 +273,7 @@ _MEASURES = (
 def tell_margin(models: Sequence[Bias]) -> str:
     """How far a share of predictions may be off for so few images: 95 % of a binomial distribution."""
     images = min(bias.images for bias in models)
-    half, tail = (100 * NORMAL * math.sqrt(share * (1 - share) / images) for share in (0.5, 0.1))
+    half, tail = (100 * Z_95 * math.sqrt(share * (1 - share) / images) for share in (0.5, 0.1))
     return (
         f"Shares of predictions are of {images:,} images: with 95 %, ± {half:.1f} points at 50 %, ± {tail:.1f} at "
         "10 or 90 % (binomial)."

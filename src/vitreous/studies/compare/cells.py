@@ -23,7 +23,7 @@ from vitreous.inference.memory_needs import choose_bias_batch
 from vitreous.inference.opening import open_classifier
 from vitreous.inputs import read_json
 from vitreous.storage.files import write_file
-from vitreous.studies.compare.plan import GRID, TRIAL, Candidate, CellKey, ComparePlan
+from vitreous.studies.compare.plan import RATE_FACTORS, TRIAL_FRACTION, Candidate, CellKey, ComparePlan
 from vitreous.studies.compare.result import Cell, Trial, fraction_text
 from vitreous.studies.folder import Study
 from vitreous.studies.requests import CompareRequest
@@ -40,10 +40,10 @@ from vitreous.weights.bundle import Bundle, weights_digest
 RECIPE = "plain"  # the one recipe for every model: nothing in it can only be done by some networks
 SPLIT_SEED = 0
 """By which images are set aside and parts of them are chosen: the same for all, whatever the seed of a training."""
-HELD_OUT = 0.1  # the fraction of the images that finished models are measured on, where the data are in no splits
-MEASURED, DIVERGED = "measured.json", "diverged.json"  # what a comparison adds to a run folder
+HELD_OUT_FRACTION = 0.1  # of the images, on which finished models are measured if the data have no splits
+MEASURED_FILE, DIVERGED_FILE = "measured.json", "diverged.json"  # what a comparison adds to a run folder
 COUNTED_STEPS = 100  # steps over which the cost of one is averaged, as a keep schedule changes it on the way
-SHARED = ("objective", "augment", "optimizer", "batch_size", "ema", "whiten", "validation", "split_seed")
+SHARED_FIELDS = ("objective", "augment", "optimizer", "batch_size", "ema", "whiten", "validation", "split_seed")
 """Fields of a training that all cells have in common, but for the learning rate."""
 
 
@@ -77,7 +77,7 @@ def open_context(study: Study, request: CompareRequest, data: Data, candidates: 
     finished = {one.name: open_classifier(one.name) for one in candidates if one.model is None}
     split: Split = "test" if "test" in data.splits else "val"
     divided = split_for(next(iter(trainings.values())), data) if trainings else data
-    images = (divided if split == "test" else divided.with_validation(HELD_OUT, SPLIT_SEED)).splits[split]
+    images = (divided if split == "test" else divided.with_validation(HELD_OUT_FRACTION, SPLIT_SEED)).splits[split]
     for bundle in finished.values():
         images.relabelled(bundle.labels)  # refused if it does not have the classes of the data
     return CompareContext(
@@ -101,7 +101,7 @@ def shared_settings(trainings: Mapping[str, Training]) -> dict[str, Any]:
     for name, training in trainings.items():
         fields = training_to_json(training)
         fields["optimizer"].pop("learning_rate")
-        found[name] = {"recipe": RECIPE, **{field: fields[field] for field in SHARED}}
+        found[name] = {"recipe": RECIPE, **{field: fields[field] for field in SHARED_FIELDS}}
     if not found:
         return {}
     first, *others = found
@@ -141,7 +141,7 @@ def try_rate(context: CompareContext, name: str, rate: float, plan: ComparePlan,
     place = context.folder / "tuning" / context.candidates[name].folder / f"{rate:g}"
     was_done = is_done(place)
     result = _train(
-        context, CellKey(name, plan.tuned_on, 0), rate, plan, place, budget=f"{TRIAL * plan.cell_seconds:.2f}s"
+        context, CellKey(name, plan.tuned_on, 0), rate, plan, place, budget=f"{TRIAL_FRACTION * plan.cell_seconds:.2f}s"
     )
     if result is None:
         trial, found = Trial(name, rate, 0.0, None, plan.val_images, Cost(), diverged=True), "diverged"
@@ -156,11 +156,11 @@ def try_rate(context: CompareContext, name: str, rate: float, plan: ComparePlan,
 
 
 def learning_rates(training: Training) -> list[float]:
-    return [float(f"{factor * training.optimizer.learning_rate:.3g}") for factor in GRID]
+    return [float(f"{factor * training.optimizer.learning_rate:.3g}") for factor in RATE_FACTORS]
 
 
 def train_cell(context: CompareContext, key: CellKey, rate: float, plan: ComparePlan, number: str) -> Cell:
-    """One cell, in its time or, where they are to be equal, with its operations; measured as all are."""
+    """One cell, trained for its time or its floating-point operations, and measured. number: "cell 1 of 12"."""
     place, n = context.cell_place(key), plan.measured_images
     was_done = is_done(place)
     length: dict[str, Any] = {"budget": f"{plan.cell_seconds}s"}
@@ -183,7 +183,7 @@ def train_cell(context: CompareContext, key: CellKey, rate: float, plan: Compare
 
 
 def _measure_cell(context: CompareContext, key: CellKey, result: FitResult, place: Path, n: int) -> Cell:
-    measured = place / MEASURED
+    measured = place / MEASURED_FILE
     if measured.exists():
         found = ClassificationResult.from_json(read_json(measured))
     else:
@@ -233,7 +233,7 @@ def _train(
     context: CompareContext, key: CellKey, rate: float, plan: ComparePlan, place: Path, **length: Any
 ) -> FitResult | None:
     """What came of a training; None if it diverged, now or before: once more it would do so again."""
-    if (place / DIVERGED).exists():
+    if (place / DIVERGED_FILE).exists():
         return None
     overrides = {"optimizer.learning_rate": str(rate), "evaluations": str(plan.evaluations)}
     request = _training_request(
@@ -249,23 +249,23 @@ def _train(
     try:
         return context.train(request, place, method)
     except DivergedError as error:
-        write_file(place / DIVERGED, json.dumps({"diverged": str(error)}) + "\n")
+        write_file(place / DIVERGED_FILE, json.dumps({"diverged": str(error)}) + "\n")
         return None
 
 
 def is_done(place: Path) -> bool:
     """Whether nothing is left to train in this folder."""
-    return (place / RESULT).exists() or (place / DIVERGED).exists()
+    return (place / RESULT).exists() or (place / DIVERGED_FILE).exists()
 
 
 def equal_epochs(training: Training, images: int, flops: float) -> float:
-    """Epochs after which a training on so many images has done about so many operations, forward and backward."""
+    """Epochs of a training on `images` images that take about `flops` operations, forward and backward."""
     batch = min(training.batch_size, images)
     return max(1, round(flops / step_flops(training, images))) / (images // batch)
 
 
 def step_flops(training: Training, images: int) -> float:
-    """Floating-point operations of one step of a training on so many images, forward and backward."""
+    """Floating-point operations of one step of a training on `images` images, forward and backward."""
     batch = min(training.batch_size, images)
     return (
         training_work(training, COUNTED_STEPS * batch, StepSchedule(COUNTED_STEPS), COUNTED_STEPS).flops / COUNTED_STEPS

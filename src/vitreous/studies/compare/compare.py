@@ -1,4 +1,4 @@
-"""A comparison of models: speeds are measured, learning rates tried, cells trained one by one; then who is ahead."""
+"""A comparison of models: measure speeds, try learning rates, train the cells one by one, say who is ahead."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from vitreous.studies.compare.cells import (
 )
 from vitreous.studies.compare.page import comparison_page
 from vitreous.studies.compare.plan import (
-    GRID,
     MAX_BIAS_IMAGES,
-    TRIAL,
+    RATE_FACTORS,
+    TRIAL_FRACTION,
     ComparePlan,
     ModelSpeed,
     cells_of,
@@ -43,7 +43,7 @@ from vitreous.studies.compare.plan import (
     plan_comparison,
     read_candidates,
 )
-from vitreous.studies.compare.result import Cell, Compared, Comparison, Trial, first_on_most, remarks
+from vitreous.studies.compare.result import Cell, ComparedModel, Comparison, Trial, first_on_most, remarks
 from vitreous.studies.folder import (
     StoppedError,
     Study,
@@ -63,8 +63,8 @@ from vitreous.weights.bundle import Bundle
 WRITING_SECONDS = 2.0  # what the page takes on two quiet cores
 MAX_TIMED_STEP = 0.1
 """The fraction of a budget that a step which is timed may take: a longer one does not fit often enough anyway."""
-SETTLED = ("evaluations", "val_images", "measured_images")  # fields of the plan that the page shows
-GROWING = ("models", "fractions", "seeds")  # fields of a request that may grow when a comparison goes on
+SHOWN_PLAN_FIELDS = ("evaluations", "val_images", "measured_images")  # fields of the plan that the page shows
+GROWING_FIELDS = ("models", "fractions", "seeds")  # fields of a request that may grow when a comparison goes on
 
 
 def compare(
@@ -78,7 +78,7 @@ def compare(
     deadline = open_deadline(request.budget, WRITING_SECONDS, runtime, callbacks)
     data = note_duplicates(open_dataset(request.data))
     config = StudyConfig(request, {"data": DataIdentity.of(data)})
-    saved = open_study(folder, config, {"data": str(request.data)}, (*GROWING, "budget"), overwrite=overwrite)
+    saved = open_study(folder, config, {"data": str(request.data)}, (*GROWING_FIELDS, "budget"), overwrite=overwrite)
     if saved is not None:
         _check_growth(saved, request, folder)
     context = open_context(Study(folder, runtime, callbacks), request, data, candidates)
@@ -111,7 +111,7 @@ def _train_all(context: CompareContext, plan: ComparePlan, trials: list[Trial], 
     """Try learning rates, then train each cell; those that are finished are only read."""
     say = context.callbacks.message
     _say_plan(context, plan)
-    total = len(context.trainings) * len(GRID)
+    total = len(context.trainings) * len(RATE_FACTORS)
     for name, training in context.trainings.items() if plan.tuned else ():
         for rate in learning_rates(training):
             trials.append(try_rate(context, name, rate, plan, f"trial {len(trials) + 1} of {total}"))
@@ -129,7 +129,7 @@ def _check_growth(saved: StudyConfig, request: CompareRequest, folder: Path) -> 
     assert isinstance(before, CompareRequest)
     if saved.plan:
         saved.check_same(replace(saved, request=replace(before, budget=request.budget)), {}, folder)
-    for name in GROWING:
+    for name in GROWING_FIELDS:
         theirs, ours = getattr(before, name), getattr(request, name)
         if ours < theirs if isinstance(theirs, int) else not set(theirs) <= set(ours):
             raise UserError(
@@ -176,13 +176,14 @@ def _measure_speed(context: CompareContext, name: str, limit: float) -> ModelSpe
 
 
 def _say_plan(context: CompareContext, plan: ComparePlan) -> None:
-    say, models, trial = context.callbacks.message, list(context.trainings), f"{TRIAL * plan.cell_seconds:.3g} s"
+    say, models = context.callbacks.message, list(context.trainings)
+    trial = f"{TRIAL_FRACTION * plan.cell_seconds:.3g} s"
     keys = cells_of(models, context.request)
     done = sum(is_done(context.cell_place(key)) for key in keys)
     average = " on average" if context.request.equal == "flops" else ""
     say(f"{len(keys)} cells of {plan.cell_seconds:g} s each{average}{f' ({done} are finished)' if done else ''}.")
     say(
-        f"Before them, {len(models) * len(GRID)} trials of {trial} choose learning rates."
+        f"Before them, {len(models) * len(RATE_FACTORS)} trials of {trial} choose learning rates."
         if plan.tuned
         else f"There is no time to try learning rates (a trial of {trial} is too short for the slowest model): every "
         "model has the recipe's own."
@@ -198,7 +199,7 @@ def _say_plan(context: CompareContext, plan: ComparePlan) -> None:
 def choose_rates(
     trials: Sequence[Trial], trainings: Mapping[str, Training], plan: ComparePlan | None
 ) -> dict[str, float]:
-    """Of each model the learning rate with the best validation accuracy, of equal ones that with the lower loss.
+    """The learning rate of each model with the best validation accuracy; if equal, with the lower loss.
 
     Without trials, the recipe's own. A model that diverged at every rate has none.
     """
@@ -233,8 +234,8 @@ def _result(
         is_trained = name in context.trainings
         config = context.trainings[name].model if is_trained else context.finished[name].model.config
         description, sizes = with_article(config.describe()), (count_parameters(config), count_flops(config))
-        compared.append(Compared(name, description, *sizes, config.image_size, is_trained, rates.get(name)))
-    settled = {} if plan is None else {name: getattr(plan, name) for name in SETTLED}
+        compared.append(ComparedModel(name, description, *sizes, config.image_size, is_trained, rates.get(name)))
+    settled = {} if plan is None else {name: getattr(plan, name) for name in SHOWN_PLAN_FIELDS}
     found = remarks(
         compared,
         cells,

@@ -70,7 +70,7 @@ def _row(row: ComparisonRow) -> list[str]:
     if ahead is not None:
         margin = "" if ahead.margin is None else f" ± {100 * ahead.margin:.1f}"
         difference = f"{100 * ahead.value:+.1f}".replace("-", "−") + margin
-        difference += "" if ahead.significant else ", not told apart"
+        difference += "" if ahead.significant else ", not significant"
     return [
         row.model,
         fraction_text(row.fraction),

@@ -19,16 +19,16 @@ from vitreous.model.family import check_one_size, named_config
 from vitreous.studies.requests import CompareRequest
 from vitreous.training.deadline import MARGIN, Deadline, format_budget
 
-GRID = (0.3, 1.0, 3.0)  # factors of the recipe's learning rate that are tried for every model
-TRIAL = 0.5  # what a trial may take, as a fraction of a cell's time
-BIAS = 0.05  # the fraction of the whole time in which the models' inductive bias is measured
-TESTING = 0.1  # the fraction of the whole time in which all models are measured, outside the time of each
-VALIDATING = 0.25  # the fraction of a trial, the shortest training, in which its validation images may be looked at
-MIN_STEPS = 10  # steps of a training; after fewer, neither a learning rate nor a model can be told from another
+RATE_FACTORS = (0.3, 1.0, 3.0)  # factors of the recipe's learning rate that are tried for every model
+TRIAL_FRACTION = 0.5  # what a trial may take, as a fraction of a cell's time
+BIAS_FRACTION = 0.05  # the fraction of the whole time in which the models' inductive bias is measured
+TESTING_FRACTION = 0.1  # the fraction of the whole time in which all models are measured, outside the time of each
+VALIDATION_FRACTION = 0.25  # the fraction of a trial, the shortest training, that its evaluations may take
+MIN_STEPS = 10  # steps of a training; after fewer, all learning rates and models look the same
 TIMED_STEPS = 2  # steps that every training takes to see how long one lasts
 MIN_IMAGES = 50  # images that a learning rate is chosen by, and that accuracies are of, where there are as many
 START_SECONDS = 3.0  # of every training: to start the processes that decode, and to write the bundle
-SLACK = 1.1
+BUDGET_SLACK = 1.1
 """Times as long as was computed is the budget that is said to do: speeds differ from one measurement to the next."""
 BIAS_FORWARD_PASSES = 40  # how often an image is looked at to measure the bias, roughly, gradients counted in
 MIN_BIAS_IMAGES, MAX_BIAS_IMAGES = 16, 200  # fewer say little, more hardly change a mean
@@ -132,27 +132,32 @@ def plan_comparison(
     measured: int,
     evaluations: int,
 ) -> ComparePlan:
-    """The plan that fills the time that is left; refused, with the budget that would do, where that is too short.
+    """The plan that fills the time left; if that is too short, the error names the least budget.
 
     val, measured: how many images there are. evaluations: in each training, at most.
     """
     trained = {name: speed for name, speed in speeds.items() if speed.step_flops}
     cells = len(request.fractions) * request.seeds
-    parts, tuned_parts = len(trained) * cells, len(trained) * (cells + TRIAL * len(GRID))
+    parts, tuned_parts = len(trained) * cells, len(trained) * (cells + TRIAL_FRACTION * len(RATE_FACTORS))
     fewest_evaluations = evaluations if "evaluations" in request.overrides else 1
     fewest_images = min(val, MIN_IMAGES)
     shortest = {name: _least_seconds(speed, fewest_evaluations, fewest_images) for name, speed in trained.items()}
     least = _least_cell(request, trained, shortest)
-    least_tuned = max(least, max(shortest.values()) / TRIAL)
+    least_tuned = max(least, max(shortest.values()) / TRIAL_FRACTION)
     measuring = sum(speed.image * (cells if name in trained else 1) for name, speed in speeds.items())
     least_measuring = min(measured, MIN_IMAGES) * measuring
-    reserved = (BIAS + TESTING) * deadline.seconds
+    reserved = (BIAS_FRACTION + TESTING_FRACTION) * deadline.seconds
     tuned = deadline.seconds_per_part(tuned_parts, reserved) >= least_tuned
     seconds = deadline.seconds_per_part(tuned_parts if tuned else parts, reserved)
-    if seconds < least or least_measuring > TESTING * deadline.seconds:
+    if seconds < least or least_measuring > TESTING_FRACTION * deadline.seconds:
         gone = deadline.seconds - deadline.left() + deadline.writing
         first, second = (
-            format_budget(SLACK * max((gone + each / MARGIN) / (1 - BIAS - TESTING), least_measuring / TESTING))
+            format_budget(
+                BUDGET_SLACK
+                * max(
+                    (gone + each / MARGIN) / (1 - BIAS_FRACTION - TESTING_FRACTION), least_measuring / TESTING_FRACTION
+                )
+            )
             for each in (least * parts, least_tuned * tuned_parts)
         )
         slow = max(trained, key=lambda name: trained[name].step)
@@ -160,9 +165,14 @@ def plan_comparison(
             f"budget {deadline.text!r}: too short for {parts} cells ({len(trained)} models x "
             f"{len(request.fractions)} fractions x {request.seeds} seeds) of at least {MIN_STEPS} steps each, of which "
             f"{slow} takes about {trained[slow].step:.2g} s for one here; give at least {first}, or {second} to try "
-            f"{len(GRID)} learning rates for each model too."
+            f"{len(RATE_FACTORS)} learning rates for each model too."
         )
-    fitting = VALIDATING * (TRIAL if tuned else 1.0) * seconds / max(speed.image for speed in trained.values())
+    fitting = (
+        VALIDATION_FRACTION
+        * (TRIAL_FRACTION if tuned else 1.0)
+        * seconds
+        / max(speed.image for speed in trained.values())
+    )
     while evaluations > fewest_evaluations and fitting / (evaluations + 1) < fewest_images:
         evaluations -= 1
     val_images = min(val, max(fewest_images, int(fitting / (evaluations + 1))))
@@ -174,14 +184,14 @@ def plan_comparison(
             {name: speed.step_flops / speed.step for name, speed in trained.items()},
         )
     looks = BIAS_FORWARD_PASSES * sum(speed.image for speed in speeds.values())
-    bias_images = min(MAX_BIAS_IMAGES, int(BIAS * deadline.seconds / looks))
+    bias_images = min(MAX_BIAS_IMAGES, int(BIAS_FRACTION * deadline.seconds / looks))
     return ComparePlan(
         cell_seconds=round(seconds, 1),
         tuned=tuned,
         tuned_on=max(request.fractions),
         evaluations=evaluations,
         val_images=val_images,
-        measured_images=min(measured, max(MIN_IMAGES, int(TESTING * deadline.seconds / measuring))),
+        measured_images=min(measured, max(MIN_IMAGES, int(TESTING_FRACTION * deadline.seconds / measuring))),
         cell_flops=None if flops is None else float(f"{flops:.6g}"),
         bias_images=bias_images if bias_images >= MIN_BIAS_IMAGES else 0,
         image_seconds={name: speed.image for name, speed in speeds.items()},
@@ -189,7 +199,7 @@ def plan_comparison(
 
 
 def _least_seconds(speed: ModelSpeed, evaluations: int, val_images: int) -> float:
-    """Of a training of the fewest steps that are worth it; it is looked at once more at the end."""
+    """Of a training of `MIN_STEPS`, with one more evaluation at the end."""
     steps = (TIMED_STEPS + MIN_STEPS) * speed.step
     return (START_SECONDS + steps + (evaluations + 1) * val_images * speed.image) / MARGIN
 
@@ -207,7 +217,7 @@ def _least_cell(request: CompareRequest, trained: Mapping[str, ModelSpeed], shor
 def check_fits(name: str, speed: ModelSpeed, plan: ComparePlan, folder: Path) -> None:
     """Refuse a model that is added to a comparison whose trainings are too short for it."""
     least, seconds = _least_seconds(speed, plan.evaluations, plan.val_images), plan.cell_seconds
-    if least > (TRIAL if plan.tuned else 1.0) * seconds:
+    if least > (TRIAL_FRACTION if plan.tuned else 1.0) * seconds:
         raise UserError(
             f"{name}: a step takes {speed.step:.2g} s here, too long for the trainings of {seconds:g} s that {folder} "
             "holds; leave it out, or begin anew with a longer budget (--overwrite, or another --out)."

@@ -11,14 +11,14 @@ from vitreous.data.source import Split
 from vitreous.distributed.meter import Cost
 from vitreous.evaluation.intervals import Accuracies, Difference, Verdict, difference, gap_change, judge
 from vitreous.explain.analysis.bias_result import Bias
-from vitreous.studies.compare.plan import GRID, ComparePlan
+from vitreous.studies.compare.plan import RATE_FACTORS, ComparePlan
 from vitreous.studies.requests import Equal
 
 STEPS_APART = 1.1  # times as many steps as with another seed are worth a remark
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparedModel:
     """One of the models."""
 
     name: str  # as the person wrote it
@@ -88,7 +88,7 @@ class ComparisonRow:
 
 
 @dataclass(frozen=True)
-class Closing:
+class GapChange:
     """Whether how far a model is ahead of another depends on the images."""
 
     model: str
@@ -104,7 +104,7 @@ class Closing:
         points = f"{100 * abs(self.gap.value):.1f}{margin} points"
         if not self.gap.significant:
             value = f"{100 * self.gap.value:+.1f}".replace("-", "−")
-            return f"{ahead}: no change between {fractions} can be told ({value}{margin} points)"
+            return f"{ahead}: no significant change between {fractions} ({value}{margin} points)"
         return f"{ahead}: {'less' if self.gap.value > 0 else 'more'} with more images, by {points} between {fractions}"
 
 
@@ -124,7 +124,7 @@ class Comparison:
     cell_seconds: float | None  # what each training may take; with equal FLOPs, what it takes on average
     cell_flops: float | None  # with equal FLOPs, those of each training
     settings: dict[str, Any]  # what all trainings share
-    models: tuple[Compared, ...]
+    models: tuple[ComparedModel, ...]
     cells: tuple[Cell, ...]
     tried: tuple[Trial, ...]
     machine: dict[str, Any]
@@ -137,7 +137,7 @@ class Comparison:
         return tuple(sorted({cell.fraction for cell in self.cells if cell.fraction is not None}))
 
     def accuracies(self, fraction: float | None) -> dict[str, Accuracies]:
-        """Of each model trained with this fraction, and of the finished ones; None: of the finished ones alone."""
+        """By model: those trained with this fraction and the finished ones; only the finished ones if None."""
         found = {}
         for model in self.models:
             cells = [c for c in self.cells if c.model == model.name and c.fraction in (fraction, None)]
@@ -186,8 +186,8 @@ class Comparison:
         return sum(verdict.pairs for verdict in self.verdicts.values())
 
     @property
-    def closing(self) -> tuple[Closing, ...]:
-        """Of each trained model and the first one, whether their gap closes with more images."""
+    def closing(self) -> tuple[GapChange, ...]:
+        """For each trained model, whether the gap to the first one closes with more images."""
         names = [model.name for model in self.models if model.trained]
         if len(self.fractions) < 2 or len(names) < 2:
             return ()
@@ -195,7 +195,7 @@ class Comparison:
         few, many = self.accuracies(smallest), self.accuracies(largest)
         first, *others = names
         return tuple(
-            Closing(name, first, smallest, largest, gap_change((few[name], few[first]), (many[name], many[first])))
+            GapChange(name, first, smallest, largest, gap_change((few[name], few[first]), (many[name], many[first])))
             for name in others
             if all(one in accuracies for one in (name, first) for accuracies in (few, many))
         )
@@ -216,7 +216,7 @@ def fraction_text(fraction: float | None) -> str:
 
 
 def first_on_most(cells: Sequence[Cell]) -> list[Cell]:
-    """Of each model the first training on most images that did not diverge, or the finished model itself."""
+    """The first training of each model on the most images that did not diverge, or the finished model itself."""
     largest = max((cell.fraction for cell in cells if cell.fraction is not None), default=None)
     found: dict[str, Cell] = {}
     for cell in sorted(cells, key=lambda cell: cell.seed or 0):
@@ -226,7 +226,7 @@ def first_on_most(cells: Sequence[Cell]) -> list[Cell]:
 
 
 def remarks(
-    models: Sequence[Compared],
+    models: Sequence[ComparedModel],
     cells: Sequence[Cell],
     trials: Sequence[Trial],
     plan: ComparePlan | None,
@@ -259,7 +259,7 @@ def remarks(
         yield f"The models look at images of different sizes: {sizes}."
     for model in models:
         rates = [trial.learning_rate for trial in trials if trial.model == model.name and not trial.diverged]
-        if len(rates) == len(GRID) and model.learning_rate in (min(rates), max(rates)):
+        if len(rates) == len(RATE_FACTORS) and model.learning_rate in (min(rates), max(rates)):
             end = "lowest" if model.learning_rate == min(rates) else "highest"
             yield f"{model.name}: the {end} learning rate that was tried, {model.learning_rate:g}, was the best."
     if measured < total:
@@ -282,7 +282,7 @@ def remarks(
         yield "With one seed the spread is not known, so no trained model is said to be ahead."
 
 
-def _unequal_steps(models: Sequence[Compared], cells: Sequence[Cell]) -> Iterator[str]:
+def _unequal_steps(models: Sequence[ComparedModel], cells: Sequence[Cell]) -> Iterator[str]:
     """Where the machine was not equally fast for all seeds, which adds to their spread."""
     for model in models:
         for fraction in sorted({cell.fraction for cell in cells if cell.fraction is not None}):
@@ -295,7 +295,7 @@ def _unequal_steps(models: Sequence[Compared], cells: Sequence[Cell]) -> Iterato
                 )
 
 
-def _diverged(models: Sequence[Compared], cells: Sequence[Cell], trials: Sequence[Trial]) -> Iterator[str]:
+def _diverged(models: Sequence[ComparedModel], cells: Sequence[Cell], trials: Sequence[Trial]) -> Iterator[str]:
     for model in models:
         own = [trial for trial in trials if trial.model == model.name]
         lost = [trial.learning_rate for trial in own if trial.diverged]

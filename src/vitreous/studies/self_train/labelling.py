@@ -38,17 +38,17 @@ from vitreous.training.teaching.teacher import Teacher, open_teacher, predict_ba
 from vitreous.training.train import TrainingContext
 from vitreous.weights.reading import read_safetensors
 
-MIN_LABELLED = 1 / 15
+MIN_LABELLED_FRACTION = 1 / 15
 """The least fraction of images that a person labelled: with fewer they come several times. The paper's batches have 14
 unlabelled images for each labelled one."""
-LABELLING = 0.3  # the fraction of a round's time after which the teacher labels no more images
+LABELLING_FRACTION = 0.3  # the fraction of a round's time after which the teacher labels no more images
 TABLE, TENSORS, METADATA = "labels.csv", "labels.safetensors", "labels.json"
 COLUMNS = ("path", "label", "probability", "second", "second_probability", "taken", "changed", "before")
 
 
 @dataclass(frozen=True)
 class Labelling:
-    """What a teacher says of images."""
+    """A teacher's predictions for images."""
 
     index: Labels
     """(n,) which images of the source these are, in rising order; those that could not be read are missing."""
@@ -62,7 +62,7 @@ class Labelling:
         return predicted_class(self.probabilities).astype(np.int64)
 
     def margins(self) -> Probabilities:
-        """(n,) how much likelier the first class is than the second: where it is small, the label is uncertain."""
+        """(n,) probability of the first class less that of the second; small if the label is uncertain."""
         first, second = np.sort(self.probabilities, axis=1)[:, -1:-3:-1].T
         return first - second
 
@@ -223,7 +223,7 @@ def student_data(context: SelfTrainContext, training: TrainingContext[FitRequest
             context.labelled.splits.get("val"),
             seed=training.request.seed,
             workers=context.runtime.workers,
-            late=lambda: deadline is not None and deadline.now() > LABELLING * deadline.seconds,
+            late=lambda: deadline is not None and deadline.now() > LABELLING_FRACTION * deadline.seconds,
         )
     choice = choose_labels(labelling.probabilities, confidence=request.confidence, each=request.per_class)
     if not choice.repeats.any():
@@ -255,14 +255,14 @@ def _say_labels(context: SelfTrainContext, callbacks: Callbacks, labelling: Labe
     )
     if none := [classes[label] for label in np.flatnonzero(choice.confident == 0)]:
         more = f" and {len(none) - 1} more" if len(none) > 1 else ""
-        callbacks.message(f"No image is surely {none[0]}{more}: of these the student sees labelled ones only.")
+        callbacks.message(f"No image is surely {none[0]}{more}: the student sees only labelled images of this class.")
 
 
 def _join(context: SelfTrainContext, labelling: Labelling, choice: Choice) -> Source:
     """Labelled images, often enough to count, then the others, each as often as it is taken."""
     rows = choice.rows
     train, classes = context.labelled.train, context.labelled.classes
-    times = max(1, int(np.ceil(MIN_LABELLED / (1 - MIN_LABELLED) * len(rows) / len(train))))
+    times = max(1, int(np.ceil(MIN_LABELLED_FRACTION / (1 - MIN_LABELLED_FRACTION) * len(rows) / len(train))))
     again = train.subset(np.tile(np.arange(len(train)), times))
     labels = np.concatenate([again.labels, choice.labels[rows]])
     soft: Probabilities | None = None

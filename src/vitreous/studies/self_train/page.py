@@ -16,7 +16,7 @@ from vitreous.studies.requests import SelfTrainRequest
 from vitreous.studies.self_train.labelling import Labelling
 from vitreous.studies.self_train.result import RoundLabels, SelfTrainResult
 
-SIDE = 200  # pixels of the longer side of an image
+IMAGE_SIDE = 200  # pixels of the longer side of an image
 SHOWN_IMAGES = 24  # of each kind on the page
 SHOWN_CLASSES = 3  # that are named for each image
 MAX_OPEN_CLASSES = 60  # whose labels are listed at once; of more, when the reader asks
@@ -29,7 +29,7 @@ class UncertainImage:
     name: str
     image: Image.Image
     candidates: tuple[tuple[str, float], ...]  # classes with their probabilities, the likeliest first
-    before: str | None = None  # what an earlier teacher called it, where it is another class
+    before: str | None = None  # the class that an earlier teacher gave it, if it was another
 
     @property
     def file(self) -> str:
@@ -91,7 +91,7 @@ def self_training_page(
         label_rounds=[f"round {k}" for k in labels],
         taken=[(label, *(_taken(one, label) for one in labels.values())) for label in result.classes] if labels else [],
         max_open_classes=MAX_OPEN_CLASSES,
-        side=SIDE,
+        side=IMAGE_SIDE,
     )
 
 
@@ -109,7 +109,7 @@ def _read_images(
     for row in rows[:SHOWN_IMAGES].tolist():
         index, probabilities = int(final.index[row]), final.probabilities[row]
         try:
-            image = source.read(index, at_least=SIDE)
+            image = source.read(index, at_least=IMAGE_SIDE)
         except ImageError:  # damaged since it was labelled
             continue
         best = np.argsort(-probabilities, kind="stable")[:SHOWN_CLASSES].tolist()

@@ -111,10 +111,10 @@ def read_self_training(folder: Path) -> SelfTrainResult:
 def describe_round(
     number: int, folder: Path, result: FitResult, request: SelfTrainRequest, labels: Path, earlier: Path | None
 ) -> Round:
-    """What is said of a round.
+    """The description of a round.
 
     folder: where the round is now; its result has the path of when it was trained.
-    labels, earlier: the folders of its labels and of those before, where there are any.
+    labels, earlier: the folders of its labels and of the round before's, if there are any.
     """
     trained = read_config(folder)
     config = load_bundle(folder / "bundle").model.config if trained is None else trained.training.model
@@ -152,8 +152,7 @@ def _describe_labels(
 def best_round(rounds: tuple[Round, ...]) -> int:
     """The round with the highest validation accuracy, of equals the last; the last of all without validation images.
 
-    The loss is no judge here: a student of soft labels is less confident than its teacher, be it right more often or
-    not.
+    The loss is not compared: a student of soft labels is less confident than its teacher even if it is more accurate.
     """
     accuracy = {one.number: one.validation.accuracy for one in rounds if one.validation is not None}
     return max(accuracy or [rounds[-1].number], key=lambda number: (accuracy.get(number, 0.0), number))

@@ -61,9 +61,9 @@ from vitreous.training.train import train
 from vitreous.weights.bundle import load_bundle, save_bundle
 from vitreous.weights.source import open_weights
 
-CLOSING = 0.1  # the fraction of a budget that is kept for the last labels and the page
+CLOSING_FRACTION = 0.1  # the fraction of a budget that is kept for the last labels and the page
 WRITING_SECONDS = 3.0  # what the page takes on two quiet cores
-PAIRING = 0.3  # the fraction of what is left after the rounds in which the kept student is set beside the first teacher
+PAIRING_FRACTION = 0.3  # of the time left after the rounds, in which the kept student meets the first teacher
 MIN_ROUND_SECONDS = 1.0  # what a round is given however late it is
 
 
@@ -175,7 +175,7 @@ def _read_round(context: SelfTrainContext, number: int) -> FitResult:
 
 
 def _run_round(context: SelfTrainContext, number: int) -> FitResult:
-    """What came of a round: a teacher (round 0) or a student; only read if nothing of it is left to do."""
+    """The result of a round: a teacher (round 0) or a student; read from its folder if the round is finished."""
     request, place, say = context.request, context.round_place(number), context.callbacks.message
     is_given = number == 0 and request.teacher is not None
     if (place / RESULT).exists() and (is_given or (place / REPORT).exists()):  # a page that is lost is written again
@@ -204,7 +204,7 @@ def round_budget(context: SelfTrainContext, number: int) -> str | None:
         return None
     if (saved := read_config(context.round_place(number))) is not None:
         return saved.request.budget
-    reserved = CLOSING * context.deadline.seconds + context.earlier_seconds
+    reserved = CLOSING_FRACTION * context.deadline.seconds + context.earlier_seconds
     seconds = context.deadline.seconds_per_part(context.request.rounds + 1 - number, reserved)
     return f"{max(MIN_ROUND_SECONDS, seconds):.1f}s"
 
@@ -252,7 +252,7 @@ def _compare_with_teacher(context: SelfTrainContext, best: int) -> Paired | None
     if best == 0 or split is None:
         return None
     left = None if deadline is None else deadline.left() - deadline.writing - context.earlier_seconds
-    seconds = None if left is None else PAIRING * max(0.0, left)
+    seconds = None if left is None else PAIRING_FRACTION * max(0.0, left)
     source, right = random_subset(data.splits[split], context.request.seed), []
     for number in (0, best):
         began = time.monotonic()

@@ -35,26 +35,25 @@ from vitreous.training.start import CPU_HOUR_FLOPS
 from vitreous.weights.bundle import Bundle
 
 FINE_TUNED: tuple[Protocol, ...] = ("vtab-1k", "full")
-RATES = (2e-4, 6e-4)  # the light sweep: learning rates that are tried on 800 images and judged on 200
-TRIAL = 0.25  # the fraction of the time for trainings that each trial may take; the rest is for the final one
-TESTING = 0.4  # the fraction of a task's time that the test split may take
-CONVERTING = 20.0  # seconds that an engine takes to be made and proved, where the test split is so large that it pays
-HELD_OUT = 0.1
-"""The fraction of the images that chooses the weights under the protocol full, where the data have no val split."""
+LEARNING_RATES = (2e-4, 6e-4)  # the light sweep: learning rates that are tried on 800 images and judged on 200
+TRIAL_FRACTION = 0.25  # the fraction of the time for trainings that each trial may take; the rest is for the final one
+TESTING_FRACTION = 0.4  # the fraction of a task's time that the test split may take
+CONVERSION_SECONDS = 20.0  # to convert the model and verify it, if the test split is large enough for that to pay
+HELD_OUT_FRACTION = 0.1  # of the images, which chooses the weights under the protocol full without a val split
 MIN_IMAGES = 50  # test images that are measured at least
-WHOLE_IMAGES = {
+WHOLE_IMAGE_OVERRIDES = {
     "augment.crop_scale": "none",
     "augment.pad": "0",
     "augment.flip": "false",
     "preprocess.crop": "1.0",
     "objective.keep_schedule": "[]",
 }
-"""What is set where that which a crop, a mirror image or a missing patch takes away may be what the label is about."""
+"""For tasks whose label may depend on what a crop, a flip or a missing patch removes."""
 
 
 @dataclass(frozen=True)
 class TransferContext(Study):
-    """What all trainings and measurements of a transfer are done with."""
+    """The request and the model of a transfer."""
 
     request: TransferRequest
     given: Bundle  # the model as it was opened
@@ -74,15 +73,15 @@ class FineTuned:
 def measure_fine_tuned(
     context: TransferContext, task: OpenTask, protocol: Protocol, seconds: float | None
 ) -> TaskScore:
-    """The score, in about so many seconds."""
+    """The score, in about `seconds`."""
     began, test = time.perf_counter(), task.data.splits["test"]
     tune = _fine_tune_1k if protocol == "vtab-1k" else _fine_tune_full
     if seconds is None:
         return _test(context, task, protocol, tune(context, task, None), None, len(test))
     reader = FeatureReader(open_in_torch(context.given, str(context.runtime.device)), workers=0)
     image = seconds_per_image(reader.compute, test, SEED)
-    testing = 1.2 * image * len(test) + (CONVERTING if image * len(test) > CONVERSION_PAYS_SECONDS else 2.0)
-    testing = min(TESTING * seconds, testing)
+    testing = 1.2 * image * len(test) + (CONVERSION_SECONDS if image * len(test) > CONVERSION_PAYS_SECONDS else 2.0)
+    testing = min(TESTING_FRACTION * seconds, testing)
     tuned = tune(context, task, seconds - testing - (time.perf_counter() - began))
     left = max(seconds - (time.perf_counter() - began), testing / 2)
     return _test(context, task, protocol, tuned, left, min(len(test), int(left / image)))
@@ -90,22 +89,24 @@ def measure_fine_tuned(
 
 def _fine_tune_1k(context: TransferContext, task: OpenTask, seconds: float | None) -> FineTuned:
     """On 800 images, judged on 200, to choose; then on all 1,000. The published choice needs no trial."""
-    vtab, classes = task.named.vtab, task.data.classes
-    cut = vtab_1k(task.data, task.named.name, None if vtab is None else vtab.train_percent)
+    vtab, classes = task.vtab, task.data.classes
+    cut = vtab_1k(task.data, task.name, None if vtab is None else vtab.train_percent)
     labels = np.concatenate([cut.train.labels, cut.val.labels])
     every = Data({"train": JoinedSource([cut.train, cut.val], labels, classes)}, classes)
     digests = {"train": source_digest(cut.train), "val": source_digest(cut.val), "vtab-1k": cut.digest}
-    place, start = context.folder / "runs" / f"{task.named.name}-vtab-1k", StartFeatures()
+    place, start = context.folder / "runs" / f"{task.name}-vtab-1k", StartFeatures()
     if seconds is None:
         result = _train(context, task, place / "final", every, recipe="vtab", features=start)
         return FineTuned((result,), place / "final", digests, len(labels))
     tried: dict[float, FitResult] = {}
     quality: dict[float, tuple[float, float]] = {}
     trials: list[TransferTrial] = []
-    for rate in RATES:
+    for rate in LEARNING_RATES:
         images = Data({"train": cut.train, "val": cut.val}, classes)
         try:
-            result = _train(context, task, place / f"trial-{rate:g}", images, rate, TRIAL * seconds, features=start)
+            result = _train(
+                context, task, place / f"trial-{rate:g}", images, rate, TRIAL_FRACTION * seconds, features=start
+            )
         except DivergedError:
             lost: dict[str, Setting] = {"optimizer.learning_rate": rate, "diverged": True}
             trials.append(TransferTrial(lost, 0.0, len(cut.val)))
@@ -120,7 +121,7 @@ def _fine_tune_1k(context: TransferContext, task: OpenTask, seconds: float | Non
     if not tried:
         raise UserError("its loss left the numbers at every learning rate that was tried.")
     best = max(tried, key=quality.__getitem__)
-    left = (1 - TRIAL * len(RATES)) * seconds
+    left = (1 - TRIAL_FRACTION * len(LEARNING_RATES)) * seconds
     result = _train(context, task, place / "final", every, best, left, features=start)
     return FineTuned((*tried.values(), result), place / "final", digests, len(labels), tuple(trials))
 
@@ -130,8 +131,8 @@ def _fine_tune_full(context: TransferContext, task: OpenTask, seconds: float | N
     splits: dict[Split, Source] = {
         split: source for split, source in task.data.splits.items() if split in ("train", "val")
     }
-    data = Data(splits, task.data.classes).with_validation(HELD_OUT, SEED)
-    place, images = context.folder / "runs" / f"{task.named.name}-full" / "final", len(data.train)
+    data = Data(splits, task.data.classes).with_validation(HELD_OUT_FRACTION, SEED)
+    place, images = context.folder / "runs" / f"{task.name}-full" / "final", len(data.train)
     if seconds is None:
         epochs = paper_steps(images) / max(1, images // 512)
         side = context.request.image_size or published_side(context.given.model.config)
@@ -160,13 +161,13 @@ def _train(
     request, given, overrides = context.request, context.given, dict[str, str]()
     if rate is not None:
         overrides["optimizer.learning_rate"] = f"{rate:g}"
-    if not task.named.varied:
-        overrides |= WHOLE_IMAGES
+    if not task.varied:
+        overrides |= WHOLE_IMAGE_OVERRIDES
         given = replace(given, preprocess=replace(given.preprocess, resize="stretch"))
     begun = open_run(place)
     budget = f"{seconds:.1f}s" if seconds is not None else None
     asked = FitRequest(
-        task.named.place,
+        task.place,
         weights=request.model,
         image_size=image_size or request.image_size,
         budget=budget if begun is None else begun.request.budget,
@@ -181,7 +182,7 @@ def _train(
         hours = 3 * count_flops(training.model) * seen / CPU_HOUR_FLOPS
         if asked.budget is None and context.runtime.device.type == "cpu" and hours >= 1:
             context.callbacks.message(
-                f"{task.named.place}: {steps:,} steps, {seen:,} images, are about {hours:,.0f} hours of two cores; a "
+                f"{task.place}: {steps:,} steps, {seen:,} images, are about {hours:,.0f} hours of two cores; a "
                 "budget shortens that."
             )
 
@@ -200,8 +201,8 @@ def _train(
 def _test(
     context: TransferContext, task: OpenTask, protocol: Protocol, tuned: FineTuned, seconds: float | None, count: int
 ) -> TaskScore:
-    """How many of the test images the trained network has right; of about `count`, or as many as there is time for."""
-    test, runtime, name = task.data.splits["test"], context.runtime, task.named.name
+    """The test accuracy of the trained network, on about `count` images, or as many as there is time for."""
+    test, runtime, name = task.data.splits["test"], context.runtime, task.name
     began = time.perf_counter()
     model = open_engine(tuned.place / "bundle", precision="fp32", device=str(runtime.device), images=count)
     if seconds is not None:
@@ -236,13 +237,13 @@ def _test(
 
 
 def paper_steps(images: int) -> int:
-    """Of a fine-tuning on so many: table 4 has 500 for Pets and Flowers, 10,000 for CIFAR, 20,000 for ImageNet; BiT's
-    rule, which agrees with it, says where one ends and the next begins."""
+    """Table 4 has 500 for Pets and Flowers, 10,000 for CIFAR, 20,000 for ImageNet; the limits between them are those
+    of BiT's rule, which agrees with it."""
     return 500 if images < 20_000 else 10_000 if images < 500_000 else 20_000
 
 
 def _flops(result: FitResult, forward: int, evaluations: int) -> float:
-    """Of a training: its steps; one pass over its images for a first classifier; and its evaluations."""
+    """Of a training: its steps, one pass over its images for a first classifier, and its evaluations."""
     start = result.images if result.probe is not None else 0
     looks = 0 if result.validation is None else (evaluations + 1) * result.validation.n
     return result.spent.flops + forward * (start + looks)

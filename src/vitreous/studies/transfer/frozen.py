@@ -32,7 +32,7 @@ SHOTS = 5
 NEIGHBOURS = 20
 """Which of the k is reported: the one that DINO's authors found best throughout. The others are in the settings."""
 MIN_IMAGES = 50  # images of which features are wanted at least, of each split
-TESTING = 0.5  # the fraction of the time that test images may take
+TESTING_FRACTION = 0.5  # the fraction of the time that test images may take
 
 
 def measure_frozen(
@@ -45,12 +45,12 @@ def measure_frozen(
     progress: Callable[[str, int, int], None],
     counted: bool,
 ) -> list[TaskScore | Absent]:
-    """What these protocols come to on a task, in about so many seconds; None for all the time it takes.
+    """The scores of these protocols on a task, in about `seconds`; None for no limit.
 
     counted: the operations of features that are kept are with an earlier score of the same transfer.
     """
     began = time.perf_counter()
-    what = f"{task.named.name}: features"
+    what = f"{task.name}: features"
     reader = FeatureReader(model, workers=workers, progress=lambda done, total: progress(what, done, total))
     data = task.data if seconds is None else subset_in_time(model, task, seconds, protocols, workers)
     splits = reader.splits(data, SEED, validate="linear" in protocols)
@@ -67,13 +67,13 @@ def measure_frozen(
         try:
             score, settings = _fit(protocol, splits, data.classes, notes)
         except UserError as error:
-            found.append(Absent(task.named.name, task.task.group, protocol, str(error).rstrip(".")))
+            found.append(task.absent(protocol, str(error).rstrip(".")))
             continue
         learned: list[Split] = ["train", "val"] if protocol == "linear" and splits.val is not None else ["train"]
         few = protocol == "fewshot-5"
         found.append(
             TaskScore(
-                task=task.named.name,
+                task=task.name,
                 protocol=protocol,
                 accuracy=score.accuracy,
                 interval=score.interval,
@@ -98,7 +98,7 @@ def measure_frozen(
 def subset_in_time(
     model: InferenceModel, task: OpenTask, seconds: float, protocols: Sequence[Protocol], workers: int
 ) -> Data:
-    """As many images of each split as fit into the time: random ones to measure, alike of each class to learn."""
+    """As many images of each split as fit into the time: test images at random, the others balanced over classes."""
     began, data, linear = time.perf_counter(), task.data, "linear" in protocols
     test = data.splits["test"]
     image = seconds_per_image(FeatureReader(model, workers=workers).compute, test, SEED)
@@ -120,12 +120,12 @@ def subset_in_time(
 
 
 def images_in_time(seconds: float, image: float, learn: float, test: int, known: int) -> tuple[int, int]:
-    """Of so many test images and known ones, how many there is time for: half of it for each, or what one leaves.
+    """How many of `test` images and `known` training images fit into the time: half of it for each, or what is left.
 
     image: seconds for the features of one. learn: seconds more for one that is learned from. `MIN_IMAGES` of each are
     taken in any case.
     """
-    testing = max(TESTING * seconds, seconds - known * (image + learn))
+    testing = max(TESTING_FRACTION * seconds, seconds - known * (image + learn))
     tested = min(test, max(MIN_IMAGES, int(testing / image)))
     return tested, min(known, max(MIN_IMAGES, int((seconds - tested * image) / (image + learn))))
 

@@ -8,10 +8,10 @@ from vitreous.report.html import render
 from vitreous.report.numbers import duration
 from vitreous.studies.requests import Protocol
 from vitreous.studies.transfer.result import (
-    DAYS,
-    EXAFLOPS,
     GROUPS,
     SOME_OF_VTAB,
+    VIT_H_CORE_DAYS,
+    VIT_H_EXAFLOPS,
     VTAB,
     TaskScore,
     TransferResult,
@@ -83,8 +83,8 @@ def transfer_page(found: TransferResult) -> str:
             [f"this model, {protocol}", own_days, *(_beside_paper(found, key, protocol) for key in BENCHMARKS)]
             for protocol in found.protocols
         ],
-        exaflops=f"{EXAFLOPS:,} exaFLOPs (table 6) in {DAYS:,} core-days (table 2) are "
-        f"{EXAFLOPS * 1e18 / (DAYS * 86400) / 1e12:.1f} teraflops",
+        exaflops=f"{VIT_H_EXAFLOPS:,} exaFLOPs (table 6) in {VIT_H_CORE_DAYS:,} core-days (table 2) are "
+        f"{VIT_H_EXAFLOPS * 1e18 / (VIT_H_CORE_DAYS * 86400) / 1e12:.1f} teraflops",
         own_core_days=None if known is None else str(core_days(known)),
         scores=[
             [

@@ -15,13 +15,13 @@ Setting = bool | int | float | str | None
 GROUPS: tuple[Group, ...] = ("natural", "specialized", "structured")
 VTAB_TASKS: dict[Group, int] = {"natural": 7, "specialized": 4, "structured": 8}  # how many tasks VTAB has
 VTAB, SOME_OF_VTAB = "VTAB", "VTAB tasks"
-PEAK = 61.5e12
+PEAK_FLOPS = 61.5e12
 """Floating-point operations per second of a TPUv3 core in bfloat16: half of a chip's 123 teraflops, for a chip has two
 cores (Google Cloud's page of TPU v3)."""
-EXAFLOPS, DAYS = 4262, 2500  # ViT-H/14's pre-training: table 6's operations and table 2's core-days
-DAY = 86_400
-UTILISATION = EXAFLOPS * 1e18 / (DAYS * DAY * PEAK)
-"""The share of the peak that these two say was reached: 32 %. It is assumed for other work too."""
+VIT_H_EXAFLOPS, VIT_H_CORE_DAYS = 4262, 2500  # ViT-H/14's pre-training: table 6's operations and table 2's core-days
+DAY_SECONDS = 86_400
+UTILISATION = VIT_H_EXAFLOPS * 1e18 / (VIT_H_CORE_DAYS * DAY_SECONDS * PEAK_FLOPS)
+"""The fraction of the peak that follows from these two: 32 %. It is assumed for other trainings too."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class CoreDays:
 
 def core_days(flops: float) -> CoreDays:
     """How many days one TPUv3 core would compute on it."""
-    return CoreDays(flops, PEAK, UTILISATION, flops / (PEAK * UTILISATION * DAY))
+    return CoreDays(flops, PEAK_FLOPS, UTILISATION, flops / (PEAK_FLOPS * UTILISATION * DAY_SECONDS))
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class TaskScore:
     interval: tuple[float, float]  # 95 %
     n: int  # test images that were measured
     of: int
-    """Test images that there are; if more than measured and unreadable, a random part was taken for want of time."""
+    """All test images; if more than measured and unreadable, a random subset was measured, as time was short."""
     trained_on: int  # images whose labels were learned from
     trained_of: int  # images that the protocol would learn from if there were time for all
     digests: dict[str, str]
@@ -146,7 +146,7 @@ class TransferredModel:
 
 @dataclass(frozen=True)
 class TransferResult:
-    """All of it."""
+    """What `vitreous transfer` found."""
 
     out: str
     finished: bool

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 
-from vitreous.data.datasets.dataset import Dataset, Vtab
+from vitreous.data.datasets.dataset import Dataset, Group, Vtab
 from vitreous.data.datasets.images import has_vtab_lists
 from vitreous.data.datasets.store import PREFIX, data_root, is_here, read_card
 from vitreous.data.datasets.table import DATASETS
@@ -20,6 +20,7 @@ from vitreous.data.shards.reading import without_query
 from vitreous.data.source import Data, Source, Split, split_validation
 from vitreous.errors import UserError
 from vitreous.inference.probing import HELD_OUT, check_labelled
+from vitreous.studies.requests import Protocol
 from vitreous.studies.transfer.result import GROUPS, Absent, Task
 from vitreous.training.folder import count_images, digest_splits, run_name
 from vitreous.training.request import normalised_path
@@ -41,6 +42,10 @@ class NamedTask:
         return None if self.dataset is None else self.dataset.vtab
 
     @property
+    def group(self) -> Group | None:
+        return None if self.vtab is None else self.vtab.group
+
+    @property
     def varied(self) -> bool:
         """Whether training images may be cropped and mirrored without changing the answer, as far as is known."""
         return self.dataset is None or self.dataset.varied
@@ -50,18 +55,16 @@ class NamedTask:
         """Whether its data are here; of a path that is not asked, for a wrong one is a mistake."""
         return self.dataset is None or not self.place.startswith(PREFIX) or is_here(self.dataset, data_root())
 
-    def absent(self) -> Absent:
-        reason = f"not in {data_root()}; get it with `vitreous data get {self.name}`"
-        return Absent(self.name, None if self.vtab is None else self.vtab.group, None, reason)
+    def absent(self, protocol: Protocol | None, reason: str) -> Absent:
+        return Absent(self.name, self.group, protocol, reason)
 
 
 @dataclass(frozen=True)
-class OpenTask:
+class OpenTask(NamedTask):
     """A task with its images."""
 
-    named: NamedTask
     data: Data  # with a test split
-    task: Task
+    summary: Task
 
 
 def name_tasks(texts: Sequence[str | Path]) -> tuple[NamedTask, ...]:
@@ -127,11 +130,11 @@ def open_task(named: NamedTask) -> OpenTask:
         meant = ", ".join(f"{count:,} {split}" for split, count in named.dataset.splits.items())
         only = " Protocols other than vtab-1k learn from VTAB-1k's images alone." if own_draw else ""
         remarks = (*remarks, f"{there} images; as published there are {meant}.{only}")
-    task = Task(
+    summary = Task(
         name=named.name,
         place=without_query(named.place),  # which may be a key, and the page is shown to others
         dataset=None if named.dataset is None else named.dataset.name,
-        group=None if named.vtab is None else named.vtab.group,
+        group=named.group,
         classes=len(data.classes),
         splits={split: len(source) for split, source in data.splits.items()},
         digests={str(split): digest for split, digest in digest_splits(data).items()},
@@ -140,7 +143,7 @@ def open_task(named: NamedTask) -> OpenTask:
         remarks=(*remarks, *_remarks_of_row(named), *opened.notes),
         own_draw=own_draw,
     )
-    return OpenTask(named, data, task)
+    return OpenTask(named.name, named.place, named.dataset, data, summary)
 
 
 def _remarks_of_row(named: NamedTask) -> tuple[str, ...]:

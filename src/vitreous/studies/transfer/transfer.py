@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, get_args
 
 from vitreous.callbacks import Callbacks
 from vitreous.config.fields import from_fields
+from vitreous.data.datasets.store import data_root
 from vitreous.errors import UserError
 from vitreous.inference.engine import InferenceModel
 from vitreous.inference.opening import CONVERSION_PAYS_SECONDS, open_engine, open_model
@@ -50,13 +51,13 @@ def transfer(
     tasks, missing = _open_tasks(request)
     given = open_model(request.model, request.preprocess)
     name = f"{run_name(request.model)}-transfer"
-    folder, *_ = [run_folder(out, task.named.place, name) for task in tasks]  # refused where it lies among any images
+    folder, *_ = [run_folder(out, task.place, name) for task in tasks]  # refused where it lies among any images
     plan: dict[str, Any] = {
         "weights": weights_digest(given.model),
-        "tasks": {one.task.name: asdict(one.task) for one in tasks},
+        "tasks": {one.name: asdict(one.summary) for one in tasks},
     }
-    config = StudyConfig(request, {one.task.name: DataIdentity.of(one.data) for one in tasks}, plan)
-    places = {one.task.name: one.task.place for one in tasks}
+    config = StudyConfig(request, {one.name: DataIdentity.of(one.data) for one in tasks}, plan)
+    places = {one.name: one.summary.place for one in tasks}
     saved = open_study(folder, config, places, ("tasks", "protocols"), overwrite=overwrite)
     if saved is not None:
         if saved.plan["weights"] != plan["weights"]:
@@ -108,7 +109,11 @@ def _open_tasks(request: TransferRequest) -> tuple[tuple[OpenTask, ...], tuple[A
     if not request.protocols:
         raise UserError("protocols: none given; give some, such as vtab-1k or linear.")
     named = name_tasks(request.tasks)
-    missing = tuple(task.absent() for task in named if not task.on_machine)
+    missing = tuple(
+        task.absent(None, f"not in {data_root()}; get it with `vitreous data get {task.name}`")
+        for task in named
+        if not task.on_machine
+    )
     if len(missing) == len(named):
         raise UserError(
             f"tasks: the data of none of them are here: {missing[0].task} is {missing[0].reason} (or set VITREOUS_DATA "
@@ -133,7 +138,7 @@ def _units_left(tasks: Sequence[OpenTask], protocols: Sequence[Protocol], folder
     frozen = [protocol for protocol in FROZEN if protocol in protocols]
     for together in (frozen, *([protocol] for protocol in FINE_TUNED if protocol in protocols)):
         for task in tasks:
-            name = task.named.name
+            name = task.name
             missing = [one for one in together if folder is None or read_score(folder, name, one) is None]
             if missing:
                 left.append(TaskUnit(task, tuple(missing)))
@@ -173,7 +178,7 @@ def _measure(
     task = unit.task
     if seconds is not None and seconds < MIN_SECONDS / 2:
         reason = "there was no time left for it; give a longer budget"
-        return [Absent(task.named.name, task.task.group, protocol, reason) for protocol in unit.protocols]
+        return [task.absent(protocol, reason) for protocol in unit.protocols]
     try:
         if unit.protocols[0] not in FROZEN:
             return [measure_fine_tuned(context, task, unit.protocols[0], seconds)]
@@ -185,11 +190,11 @@ def _measure(
             seconds,
             workers=context.runtime.workers,
             progress=context.callbacks.progress,
-            counted=any(read_score(context.folder, task.named.name, one) is not None for one in FROZEN),
+            counted=any(read_score(context.folder, task.name, one) is not None for one in FROZEN),
         )
     except UserError as error:  # too few images for this protocol, say: the other tasks can be measured
         reason = str(error).rstrip(".")
-        return [Absent(task.named.name, task.task.group, protocol, reason) for protocol in unit.protocols]
+        return [task.absent(protocol, reason) for protocol in unit.protocols]
 
 
 def _open_frozen(
@@ -223,7 +228,7 @@ def _result(
     every = (read_score(context.folder, task, protocol) for task in known for protocol in get_args(Protocol))
     scores = [score for score in every if score is not None]
     measured = {score.task for score in scores}
-    shown = {one.task.name: one.task for one in tasks}
+    shown = {one.name: one.summary for one in tasks}
     shown |= {name: task for name, task in known.items() if name in measured}
     protocols = tuple(dict.fromkeys((*request.protocols, *(score.protocol for score in scores))))
     order = list(shown)
