@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from vitreous.evaluation.intervals import STUDENT_T_95, Accuracies, Paired, Verdict, difference, gap_change, judge
+from vitreous.evaluation.intervals import STUDENT_T_95, Accuracies, Paired, Verdict, difference, gap_change, rank_models
 
 
 def by_seed(*values):
@@ -91,10 +91,12 @@ def test_verdicts():
         ({"C": c, "B": b, "D": b}, (("B", "D"), ("C",))),
         ({"A": a}, (("A",),)),
     ):
-        verdict = judge(accuracies)
+        verdict = rank_models(accuracies)
         assert verdict.tiers == tiers
         assert named(verdict) == "".join(name for tier in tiers for name in tier)
-    assert str(judge({"A": a, "B": b})) != str(judge({"A": a, "B": wide})), "the sentence tells a lead from none"
+    assert str(rank_models({"A": a, "B": b})) != str(rank_models({"A": a, "B": wide})), (
+        "the sentence tells a lead from none"
+    )
 
 
 def named(verdict):
@@ -109,7 +111,7 @@ def seeded(low, high):
 
 def test_a_verdict_says_nothing_false_of_models_behind_a_wide_one():
     """A has the highest mean and a wide spread: level with B and with C, of which one is clearly ahead."""
-    verdict = judge({"A": seeded(0.3, 1.0), "B": seeded(0.59, 0.61), "C": seeded(0.49, 0.51)})
+    verdict = rank_models({"A": seeded(0.3, 1.0), "B": seeded(0.59, 0.61), "C": seeded(0.49, 0.51)})
     assert verdict.ahead == (("B", "C"),)
     assert verdict.groups == (("A", "B"), ("A", "C"))
     assert verdict.tiers is None
@@ -121,7 +123,7 @@ def test_a_verdict_says_nothing_false_of_a_model_in_between():
     """A and B are level, B and C are level, and A is ahead of C."""
     a, c = seeded(0.59, 0.61), seeded(0.49, 0.51)
     b = Accuracies({0: 0.65, 1: 0.45, 2: 0.54}, 10**9)
-    verdict = judge({"C": c, "B": b, "A": a})
+    verdict = rank_models({"C": c, "B": b, "A": a})
     assert verdict.ahead == (("A", "C"),)
     assert named(verdict) == "AC" + "AB" + "BC"
     assert verdict.tiers is None

@@ -12,7 +12,7 @@ from support.colours import make_bundle, make_images
 from vitreous import UserError
 from vitreous.callbacks import Callbacks
 from vitreous.data.corrupt import CORRUPTIONS, CorruptionMaker
-from vitreous.evaluation.corruptions import judge_corruptions
+from vitreous.evaluation.corruptions import score_corruptions
 from vitreous.inference import corruptions
 from vitreous.inference.opening import open_engine
 from vitreous.verbs.evaluate import evaluate
@@ -30,7 +30,7 @@ def bundle(tmp_path_factory):
 def test_means_by_hand():
     """Three images, one kind at two strengths: 3, 2 and 1 of them are right; the images fail in 0, 1/2 and 1."""
     right = np.array([[1, 1, 1], [1, 1, 0], [1, 0, 0]], dtype=bool)
-    found = judge_corruptions(["snow"], [2, 4], right, np.full((3, 3), 0.9))
+    found = score_corruptions(["snow"], [2, 4], right, np.full((3, 3), 0.9))
     assert [score.accuracy for score in (found.clean, *found.scores)] == pytest.approx([1, 2 / 3, 1 / 3])
     assert [(score.kind, score.strength) for score in found.scores] == [("snow", 2), ("snow", 4)]
     assert found.clean.ece == pytest.approx(0.1)
@@ -44,7 +44,7 @@ def test_means_by_hand():
 
 def test_errors_as_they_are_are_taken_off():
     right = np.array([[0, 0], [1, 0], [1, 1], [0, 1]], dtype=bool)
-    found = judge_corruptions(["fog"], [1], right, np.full((4, 2), 0.5))
+    found = score_corruptions(["fog"], [1], right, np.full((4, 2), 0.5))
     assert (found.error.value, found.relative_error.value) == (0.5, 0.0)
 
 

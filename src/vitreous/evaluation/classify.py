@@ -35,7 +35,7 @@ class Confusion(NamedTuple):
     true: str
     predicted: str
     images: int
-    share: float  # of all images of the true class
+    share: float  # fraction of all images of the true class
 
 
 class ClassifiedImage(NamedTuple):
@@ -119,7 +119,7 @@ class ClassificationResult:
         return sorted(seen, key=lambda item: (item[1]["accuracy"], item[0]))[:most]
 
     def most_confused(self, most: int = 10) -> list[Confusion]:
-        """The pairs of classes that were confused most often, by count and then by share."""
+        """The pairs of classes that were confused most often, by count, then by fraction of the class."""
         images = self._images_of_classes()
         pairs = [
             Confusion(self.labels[true], self.labels[predicted], count, count / images[true])
@@ -219,7 +219,7 @@ def score_classes(
     names: (n,) what the images are called, for the examples; their numbers if None.
     """
     if not len(logits):
-        raise UserError("there are no images to judge; give data with at least one.")
+        raise UserError("there are no images to measure; give data with at least one.")
     logits = logits.double()
     if not torch.isfinite(logits).all():
         raise UserError(

@@ -75,7 +75,7 @@ class CorruptionResult:
         return {**asdict(self), "means": means}
 
 
-def judge_corruptions(
+def score_corruptions(
     kinds: Sequence[str], strengths: Sequence[int], right: NDArray[np.bool_], confidence: NDArray[np.float64]
 ) -> CorruptionResult:
     """right, confidence: (n, 1 + m) of each image as it is, then kind by kind with every strength."""

@@ -175,7 +175,7 @@ def _listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def judge(accuracies: Mapping[str, Accuracies]) -> Verdict:
+def rank_models(accuracies: Mapping[str, Accuracies]) -> Verdict:
     """Which model is significantly ahead of which."""
     order = sorted(accuracies, key=lambda name: -accuracies[name].mean)
     ahead = []

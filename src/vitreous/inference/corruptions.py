@@ -19,7 +19,7 @@ from vitreous.data.loader import check_unreadable, choose_workers
 from vitreous.data.source import Source, random_subset
 from vitreous.data.workers import WorkerPool, WorkersDiedError
 from vitreous.errors import UserError
-from vitreous.evaluation.corruptions import CorruptionResult, judge_corruptions
+from vitreous.evaluation.corruptions import CorruptionResult, score_corruptions
 from vitreous.inference.engine import InferenceModel
 from vitreous.inference.evaluation import Measurement
 from vitreous.inference.matching import LabelSpace, MatchedSource
@@ -90,7 +90,7 @@ def evaluate_corruptions(
         of=len(matched.source),
         seed=seed,
         size=engine.preprocess.size,
-        result=judge_corruptions(kinds, strengths, right[readable], confidences[readable]),
+        result=score_corruptions(kinds, strengths, right[readable], confidences[readable]),
         label_space=matched.label_space,
         remarks=matched.remarks,
         unreadable=unreadable,

@@ -30,7 +30,7 @@ from vitreous.model.vit import ViT
 from vitreous.weights.bundle import Bundle
 
 WEIGHT_DECAY = 1e-2  # the same at every depth and for every model, so that only the features differ
-MIN_IMAGES = 8  # a comparison between fewer images says nothing
+MIN_IMAGES = 8  # fewer are too few to compare models
 
 
 def measure_depths(

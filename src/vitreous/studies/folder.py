@@ -150,7 +150,7 @@ def hold_study(
 
 
 def write_result(folder: Path, kind: str, result: Mapping[str, Any], page: str) -> None:
-    """Write the page, and then the result: of a self-training it says that it is finished."""
+    """Write the page, then the result: the result of a self-training marks it as finished."""
     write_output(folder / KINDS[kind].page, page)
     fields = {"generator": GENERATOR, **result}
     write_output(folder / KINDS[kind].result, json.dumps(fields, allow_nan=False) + "\n")
@@ -169,7 +169,7 @@ class Study:
     callbacks: Callbacks
 
     def train(self, request: FitRequest, place: Path, method: Labelled) -> FitResult:
-        """The result of one training, which says nothing itself; `StoppedError` if it has not come to its end."""
+        """The result of one training, without its messages; `StoppedError` if it was stopped before its end."""
         quiet = replace(self.callbacks, message=lambda text: None, started=None)
         result = train(request, place, self.runtime, quiet, method)
         if not result.finished:

@@ -39,7 +39,7 @@ from vitreous.weights.bundle import Bundle, weights_digest
 
 RECIPE = "plain"  # the one recipe for every model: nothing in it can only be done by some networks
 SPLIT_SEED = 0
-"""By which images are set aside and parts of them are chosen: the same for all, whatever the seed of a training."""
+"""Of splits and random subsets: the same for all trainings, whatever their own seed."""
 HELD_OUT_FRACTION = 0.1  # of the images, on which finished models are measured if the data have no splits
 MEASURED_FILE, DIVERGED_FILE = "measured.json", "diverged.json"  # what a comparison adds to a run folder
 COUNTED_STEPS = 100  # steps over which the cost of one is averaged, as a keep schedule changes it on the way
@@ -137,7 +137,7 @@ def _training_request(
 
 
 def try_rate(context: CompareContext, name: str, rate: float, plan: ComparePlan, number: str) -> Trial:
-    """A short training, judged by its validation images. number: "trial 1 of 6"."""
+    """A short training, measured on validation images. number: "trial 1 of 6"."""
     place = context.folder / "tuning" / context.candidates[name].folder / f"{rate:g}"
     was_done = is_done(place)
     result = _train(

@@ -29,7 +29,7 @@ TIMED_STEPS = 2  # steps that every training takes to see how long one lasts
 MIN_IMAGES = 50  # images that a learning rate is chosen by, and that accuracies are of, where there are as many
 START_SECONDS = 3.0  # of every training: to start the processes that decode, and to write the bundle
 BUDGET_SLACK = 1.1
-"""Times as long as was computed is the budget that is said to do: speeds differ from one measurement to the next."""
+"""Factor by which the budget named in an error exceeds the least that was computed: measured speeds vary."""
 BIAS_FORWARD_PASSES = 40  # how often an image is looked at to measure the bias, roughly, gradients counted in
 MIN_BIAS_IMAGES, MAX_BIAS_IMAGES = 16, 200  # fewer say little, more hardly change a mean
 
@@ -116,8 +116,8 @@ class ComparePlan:
     tuned: bool  # whether learning rates are tried; else every model has the recipe's own
     tuned_on: float  # the fraction of the images on which they are tried: the largest that was asked for at first
     evaluations: int  # how often each training looks at its validation images
-    val_images: int  # the validation images that choose weights and learning rates, a random part of all
-    measured_images: int  # the images that accuracies are of, a random part of all
+    val_images: int  # validation images that choose weights and learning rates, a random subset
+    measured_images: int  # images that accuracies are measured on, a random subset
     cell_flops: float | None = None  # with equal operations
     bias_images: int = 0  # on which the inductive bias is measured; 0 where there is no time for it
     image_seconds: dict[str, float] = field(default_factory=dict)  # what each model takes to predict an image

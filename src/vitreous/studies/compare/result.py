@@ -9,8 +9,13 @@ from typing import Any
 
 from vitreous.data.source import Split
 from vitreous.distributed.meter import Cost
+<<<<<<< HEAD
 from vitreous.evaluation.intervals import Accuracies, Difference, Verdict, difference, gap_change, judge
 from vitreous.explain.analysis.bias_result import Bias
+=======
+from vitreous.evaluation.intervals import Accuracies, Difference, Verdict, difference, gap_change, rank_models
+from vitreous.explain.analysis.bias_numbers import Bias
+>>>>>>> fb284052 (Sentences of the studies are read once; rank_models, score_corruptions)
 from vitreous.studies.compare.plan import RATE_FACTORS, ComparePlan
 from vitreous.studies.requests import Equal
 
@@ -178,7 +183,9 @@ class Comparison:
     @property
     def verdicts(self) -> dict[float | None, Verdict]:
         """Who is ahead with each fraction; by None where all models are finished ones."""
-        return {fraction: judge(self.accuracies(fraction)) for fraction in self.fractions or (None,) if self.cells}
+        return {
+            fraction: rank_models(self.accuracies(fraction)) for fraction in self.fractions or (None,) if self.cells
+        }
 
     @property
     def pairs(self) -> int:
@@ -283,7 +290,7 @@ def remarks(
 
 
 def _unequal_steps(models: Sequence[ComparedModel], cells: Sequence[Cell]) -> Iterator[str]:
-    """Where the machine was not equally fast for all seeds, which adds to their spread."""
+    """Trainings of different length, as the machine was not equally fast for all seeds: that adds to their spread."""
     for model in models:
         for fraction in sorted({cell.fraction for cell in cells if cell.fraction is not None}):
             own = [cell for cell in cells if (cell.model, cell.fraction) == (model.name, fraction)]

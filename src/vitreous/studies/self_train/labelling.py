@@ -109,7 +109,7 @@ def label_images(
 
     validation: images with right labels, which set the temperature.
     late: asked after each batch whether it is time to stop; the images come in a random order, so that those which
-        were looked at are a random part.
+        were labelled in time are a random subset.
     """
     width = teacher.network.config.classes
     check_memory(8.0 * len(source) * width, f"labels of {len(source):,} images", "give fewer images")

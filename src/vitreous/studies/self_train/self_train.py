@@ -72,7 +72,7 @@ def self_train(
 ) -> SelfTrainResult:
     """Train a teacher, then students on its labels, each round in a run folder of its own; or go on with that."""
     deadline = open_deadline(request.budget, WRITING_SECONDS, runtime, callbacks)
-    # a round's time counts from its own beginning: start-up is part of the whole
+    # the start-up counts for the whole budget, not for that of a round
     callbacks = replace(callbacks, started=None)
     is_finished = not overwrite and all((folder / name).exists() for name in (RESULT, REPORT))
     try:
@@ -192,14 +192,14 @@ def _run_round(context: SelfTrainContext, number: int) -> FitResult:
         method = Labelled(
             data=lambda training: student_data(context, training, number),
             is_split=True,
-            typical=context.labelled.train,  # by such it will be judged
+            typical=context.labelled.train,  # validation and test images are like these
             name=f"a noised student of round {number}, {request.labels} labels",
         )
     return train(fit, place, context.runtime, context.callbacks, method)
 
 
 def round_budget(context: SelfTrainContext, number: int) -> str | None:
-    """A round's time: what it was when the round began, else its share of what is left."""
+    """A round's time: as it was when the round began, else an equal fraction of what is left."""
     if context.deadline is None:
         return None
     if (saved := read_config(context.round_place(number))) is not None:

@@ -35,7 +35,7 @@ from vitreous.training.start import CPU_HOUR_FLOPS
 from vitreous.weights.bundle import Bundle
 
 FINE_TUNED: tuple[Protocol, ...] = ("vtab-1k", "full")
-LEARNING_RATES = (2e-4, 6e-4)  # the light sweep: learning rates that are tried on 800 images and judged on 200
+LEARNING_RATES = (2e-4, 6e-4)  # the light sweep: trained on 800 images and validated on 200
 TRIAL_FRACTION = 0.25  # the fraction of the time for trainings that each trial may take; the rest is for the final one
 TESTING_FRACTION = 0.4  # the fraction of a task's time that the test split may take
 CONVERSION_SECONDS = 20.0  # to convert the model and verify it, if the test split is large enough for that to pay
@@ -88,7 +88,7 @@ def measure_fine_tuned(
 
 
 def _fine_tune_1k(context: TransferContext, task: OpenTask, seconds: float | None) -> FineTuned:
-    """On 800 images, judged on 200, to choose; then on all 1,000. The published choice needs no trial."""
+    """Trials on 800 images, validated on 200, choose; then all 1,000 are learned. No trial without a budget."""
     vtab, classes = task.vtab, task.data.classes
     cut = vtab_1k(task.data, task.name, None if vtab is None else vtab.train_percent)
     labels = np.concatenate([cut.train.labels, cut.val.labels])

@@ -88,7 +88,7 @@ class TaskScore:
 
     task: str
     protocol: Protocol
-    accuracy: float  # share of the test images, from 0 to 1
+    accuracy: float  # from 0 to 1
     interval: tuple[float, float]  # 95 %
     n: int  # test images that were measured
     of: int
@@ -99,7 +99,7 @@ class TaskScore:
     """Of the images that were learned from, chosen by and measured: hashes of their names and labels."""
     settings: dict[str, Setting]
     flops: float
-    """Of everything that it took; those of features that several protocols share are with the first of these."""
+    """Of the whole unit; features that several protocols share count for the first of them."""
     seconds: float
     engine: str  # what computed the answers, or the features
     trials: tuple[TransferTrial, ...] = ()

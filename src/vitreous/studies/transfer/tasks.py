@@ -26,7 +26,7 @@ from vitreous.training.folder import count_images, digest_splits, run_name
 from vitreous.training.request import normalised_path
 
 ALL = "all"
-SEED = 0  # by which images are set aside, and random parts of them are taken: the same for every model
+SEED = 0  # of held-out images and random subsets: the same for every model
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ def open_task(named: NamedTask) -> OpenTask:
 
 
 def _remarks_of_row(named: NamedTask) -> tuple[str, ...]:
-    """What the table says of data that it has brought: of others' copies it may not hold."""
+    """The table's remarks, if the data came through it: for other copies they may not hold."""
     if named.dataset is None:
         return ()
     card = None if named.place.startswith(PREFIX) else read_card(Path(named.place))

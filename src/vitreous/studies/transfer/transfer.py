@@ -208,7 +208,7 @@ def _open_frozen(
     return open_engine(
         bundle,
         engine="torch" if hurried else "auto",
-        precision="fp32",  # the model itself is judged, not what int8 leaves of it
+        precision="fp32",  # the model itself is measured, not its int8 version
         device=str(context.runtime.device),
         images=sum(len(source) for unit in frozen for source in unit.task.data.splits.values()),
         classifier=False,
@@ -260,7 +260,7 @@ def _result(
 def training_flops(info: Mapping[str, Any]) -> float | None:
     """What all of a model's training took; None where its bundle does not say it.
 
-    What a bundle says is of its last training alone: of one that started from other weights it is not the whole.
+    A bundle knows only its last training: None if that started from other weights.
     """
     request, spent = info.get("request"), info.get("spent")
     if not isinstance(spent, dict) or (isinstance(request, dict) and request.get("weights") is not None):
