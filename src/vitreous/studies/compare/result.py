@@ -9,13 +9,8 @@ from typing import Any
 
 from vitreous.data.source import Split
 from vitreous.distributed.meter import Cost
-<<<<<<< HEAD
-from vitreous.evaluation.intervals import Accuracies, Difference, Verdict, difference, gap_change, judge
-from vitreous.explain.analysis.bias_result import Bias
-=======
 from vitreous.evaluation.intervals import Accuracies, Difference, Verdict, difference, gap_change, rank_models
-from vitreous.explain.analysis.bias_numbers import Bias
->>>>>>> fb284052 (Sentences of the studies are read once; rank_models, score_corruptions)
+from vitreous.explain.analysis.bias_result import Bias
 from vitreous.studies.compare.plan import RATE_FACTORS, ComparePlan
 from vitreous.studies.requests import Equal
 
