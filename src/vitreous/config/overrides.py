@@ -216,7 +216,8 @@ def _names(owner: Any, before: str = "") -> list[str]:
 
 def _nearest(name: str, training: Training) -> str:
     known = _names(training)
-    ends = (f".{name}", f"_{name.rpartition('.')[2]}")  # the whole name, or the last word of one
-    near = [other for end in ends for other in known if other.endswith(end)][:3]
+    group, _, last = name.rpartition(".")
+    near = [other for other in known if other.endswith(f".{name}")]
+    near = near or [other for other in known if other.startswith(f"{group}.") and other.endswith(f"_{last}")]
     near = near or difflib.get_close_matches(name, known, 3, 0.5)
     return f"did you mean {' or '.join(near)}?" if near else f"for example {', '.join(known[:8])}."
