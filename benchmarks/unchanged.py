@@ -24,6 +24,24 @@ import vitreous
 
 EPOCHS = {"cifar-keep-schedule": 0.15, "pets-finetune": 2, "pets-notebook": 1, "builtin": 2, "builtin-mixing": 6}
 
+VARIANTS: dict[str, dict[str, Any]] = {
+    "efficientnet": {"model": "efficientnet-b0", "image_size": 32, "epochs": 0.05},
+    "bit": {"model": "bit-r11x0.5", "epochs": 0.2},
+    "hybrid": {"model": "C+P/4@32", "epochs": 0.3},
+    "relative": {"model": "F/7@28", "overrides": {"model.position": "relative", "model.mlp": "swiglu"}, "epochs": 1},
+    "axial": {"model": "P/4@32", "overrides": {"model.attention": "axial", "model.pool": "attention"}, "epochs": 0.5},
+    "dropout": {"model": "F/7@28", "overrides": {"model.patch_dropout": 0.3, "model.drop_path": 0.1}, "epochs": 1},
+    "accumulate": {"model": "F/7@28", "overrides": {"accumulate": 2, "ema": 0.9}, "epochs": 1},
+    "merge": {"model": "P/4@32", "merge": 4, "epochs": 0.3},
+    "plain": {"model": "F/7@28", "recipe": "plain", "epochs": 1},
+    "lora": {"weights": "builtin", "overrides": {"lora": 4}, "epochs": 1},
+    "freeze": {"weights": "builtin", "recipe": "small-data", "overrides": {"freeze": 2}, "epochs": 1},
+    "vtab": {"weights": "builtin", "recipe": "vtab", "epochs": 1},
+    "larger": {"weights": "builtin", "recipe": "paper-finetune", "image_size": 35, "epochs": 0.5},
+}
+"""Trainings on the built-in images; weights: those of the run of that name."""
+KINDS = (*EPOCHS, "mae", "dino", "dinov2", "masked-patch", "distill", "token-labels", "self-train", *VARIANTS)
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
@@ -34,6 +52,7 @@ def main() -> None:
     record.add_argument("--weights", type=Path, required=True)
     record.add_argument("--cifar", type=Path, required=True)
     record.add_argument("--seeds", type=int, default=1)
+    record.add_argument("--only", nargs="*", choices=KINDS, help="the trainings; those that take weights need builtin")
     record.add_argument("--runs", type=Path, help="keep the run folders here")
     record.add_argument("--bundles", type=Path, help="run folders of the other version: score with its bundles too")
     compare = commands.add_parser("compare")
@@ -50,7 +69,7 @@ def main() -> None:
         found = {
             f"{name}/{seed}": trained(name, seed, place / f"{name}-{seed}", given)
             for seed in range(given.seeds)
-            for name in (*EPOCHS, "mae", "dino", "dinov2", "distill", "token-labels", "self-train")
+            for name in given.only or KINDS
         }
         images = sorted(given.pets.glob("test/*/*.jpg"))[::5]
         found["bundles"] = scores((given.bundles or place), images)
@@ -60,7 +79,7 @@ def main() -> None:
 def trained(name: str, seed: int, run: Path, given: argparse.Namespace) -> dict[str, Any]:
     """The metrics of one short run, the digest of its weights, and its accuracy."""
     done: Any
-    if name in ("mae", "dino", "dinov2"):
+    if name in ("mae", "dino", "dinov2", "masked-patch"):
         done = vitreous.pretrain("builtin", method=name, epochs=2, seed=seed, out=run, workers=0)
         probed = vitreous.probe(run, "builtin")
         accuracy = probed.scores[0].accuracy
@@ -72,6 +91,12 @@ def trained(name: str, seed: int, run: Path, given: argparse.Namespace) -> dict[
     elif name in ("distill", "token-labels"):
         teacher: dict[str, Any] = {name.replace("-", "_"): run.parent / f"builtin-{seed}"}
         done = vitreous.fit("builtin", epochs=2, seed=seed, out=run, workers=0, **teacher)
+        accuracy = done.test.top1
+    elif name in VARIANTS:
+        options = dict(VARIANTS[name])
+        if "weights" in options:
+            options["weights"] = run.parent / f"{options['weights']}-{seed}"
+        done = vitreous.fit("builtin", seed=seed, out=run, workers=0, **options)
         accuracy = done.test.top1
     else:
         data = {"cifar": given.cifar, "pets": given.pets}.get(name.split("-")[0], "builtin")
