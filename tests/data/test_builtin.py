@@ -1,7 +1,9 @@
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from support.make_builtin import SOURCE, TARGET, select
 from vitreous.data.builtin import builtin_data
@@ -28,3 +30,19 @@ def test_they_are_the_first_of_each_class_of_the_original():
         source = builtin_data().splits[split]
         np.testing.assert_array_equal(source.labels, labels)
         np.testing.assert_array_equal(source.images[:, 0].numpy(), images)
+
+
+def test_the_commands_of_the_makefile_name_what_there_is(tmp_path, monkeypatch):
+    """`make demo` writes images by a line of Python: it must run."""
+    monkeypatch.chdir(tmp_path)
+    makefile = (Path(__file__).parents[2] / "Makefile").read_text()
+    (line,) = re.findall(r'python -c "(from vitreous[^"]*)"', makefile)
+    exec(line)
+    files = {path.name for path in tmp_path.glob("runs/*/*.png")}
+    assert len(files) == 10
+    assert "Sneaker-1.png" in files
+    source = builtin_data().splits["test"]
+    first = int(np.flatnonzero(source.labels == source.classes.index("Bag"))[0])
+    assert np.array_equal(
+        np.asarray(Image.open(tmp_path / "runs/demo-images/Bag-1.png")), np.asarray(source.read(first, channels=1))
+    )

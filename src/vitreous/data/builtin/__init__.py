@@ -13,3 +13,12 @@ def builtin_data() -> Data:
     data = open_packed_folder(Path(__file__).parent)
     assert data is not None
     return data
+
+
+def write_images(folder: str | Path) -> None:
+    """A test image of each class as a PNG file named after it: `make demo` tries its model on them."""
+    source = builtin_data().splits["test"]
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    for label, name in enumerate(source.classes):
+        index = int((source.labels == label).nonzero()[0][0])
+        source.read(index, channels=1).save(Path(folder) / f"{name.replace('/', '-').replace(' ', '-')}-1.png")
