@@ -11,6 +11,7 @@ import pytest
 from support.colours import make_bundle, make_images
 from vitreous import __version__
 from vitreous.cli import load_verb, main, summaries
+from vitreous.storage.cache import cache_path
 
 VERBS = {verb: line for group in summaries().values() for verb, line in group.items()}
 
@@ -73,6 +74,12 @@ def test_help_fits_a_narrow_terminal_and_an_old_one(capsys, monkeypatch):
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, env=environment, check=True)
     assert b"fit " in done.stdout
+
+
+def test_help_says_which_folder_is_the_cache(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path))
+    named = run(capsys, "--help")[1].partition("$VITREOUS_CACHE/")[2].split()[0]
+    assert cache_path("features", "x").is_relative_to(tmp_path / named)
 
 
 def test_help_imports_neither_parser_nor_torch():

@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Iterable, Mapping
 
 from vitreous.errors import UserError
+from vitreous.storage.cache import HELP
 
 OPTIONS = {"-h, --help": "Show this help message and exit.", "-V, --version": "Show the version and exit."}
 SYNONYMS = {"train": "fit", "finetune": "fit", "fine-tune": "fit", "classify": "predict"}
@@ -32,7 +33,8 @@ def overview(groups: Mapping[str, Mapping[str, str]], word: str = "") -> str:
             text += [*(f"│ {line:{width - 4}} │" for line in lines), f"╰{'─' * (width - 2)}╯"]
         else:
             text += [f" {title}", f" {'-' * (width - 2)}", *(f"  {line}" for line in lines), ""]
-    return "\n".join([*text, "", f"{command} COMMAND --help shows the options of a command."])
+    text += ["", f"{command} COMMAND --help shows the options of a command."]
+    return "\n".join(text if word else [*text, *textwrap.wrap(HELP, width, break_on_hyphens=False)])
 
 
 def unknown_verb(word: str, verbs: Iterable[str], family: str = "") -> UserError:

@@ -19,6 +19,10 @@ from vitreous.storage.manifest import sha256_json
 
 LIMIT_BYTES = 16 * 2**30
 STORE = "computed"
+HELP = (
+    f"Features, token labels, converted models and shard indexes are cached in $VITREOUS_CACHE/{STORE} (default "
+    f"~/.cache/vitreous/{STORE}, at most {LIMIT_BYTES // 2**30} GiB); delete that folder to empty the cache."
+)
 
 
 def cache_root() -> Path:
