@@ -249,7 +249,7 @@ def test_what_is_left_is_unknown_when_something_else_is_counted():
 
 
 def test_a_log_tells_how_many_images_were_looked_at(monkeypatch, capsys):
-    monkeypatch.setattr("vitreous.cli.terminal.Reminder.due", lambda self: True)
+    monkeypatch.setattr("vitreous.cli.terminal.LogInterval.due", lambda self: True)
     with shown_progress() as callbacks:
         callbacks.progress("looking at the test images", 1000, 4000)
         callbacks.progress("looking at the test images", 4000, 4000)  # then there is a result to read
