@@ -70,7 +70,7 @@ try:
 except Interrupted as end:
     sys.exit(128 + end.number)
 except RuntimeError as error:
-    lost = process_group.announce(error)
+    lost = process_group.announce_failure(error)
     sys.exit(f"vitreous: {lost}" if process_group.is_first_failure() else 1)
 """
 MEET = "while True: world.any_rank(False); time.sleep(0.1)"
