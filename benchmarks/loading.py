@@ -128,7 +128,7 @@ def _megabytes(pid: int) -> float:
 def index(files: int = 200_000) -> dict[str, Any]:
     """Time and memory to index a tree of many files, in a process of its own."""
     code = (
-        "import sys, time; from measure import peak_megabytes; from vitreous.data.source import open_data;"
+        "import sys, time; from measure import peak_megabytes; from vitreous.data.opening import open_data;"
         "start = time.perf_counter(); data = open_data(sys.argv[1]);"
         "print(len(data.train), time.perf_counter() - start, peak_megabytes())"
     )

@@ -152,7 +152,7 @@ def index(images: int) -> dict[str, Any]:
 _CHILD = """
 import json, sys, time
 from measure import peak_megabytes
-from vitreous.data.source import open_data
+from vitreous.data.opening import open_data
 before, start, processor = peak_megabytes(), time.perf_counter(), time.process_time()
 data = open_data(sys.argv[1])
 opened, memory, processor = time.perf_counter(), peak_megabytes(), time.process_time() - processor
