@@ -3,6 +3,7 @@
 The cases are made of the verbs' own signatures, so a new option is covered by itself.
 """
 
+import math
 import re
 
 import pytest
@@ -38,7 +39,8 @@ def least(hint):
     """The least number that an annotation allows, if it says so."""
     for part in getattr(hint, "__metadata__", ()):
         if isinstance(part, Range):
-            return part.least if part.above is None else part.above + 1
+            found = part.ge if part.gt is None else part.gt + 1
+            return found if math.isfinite(found) else None
     inner = [least(part) for part in (*getattr(hint, "__args__", ()), getattr(hint, "__origin__", None)) if part]
     return next((one for one in inner if one is not None), None)
 
