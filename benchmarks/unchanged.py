@@ -36,7 +36,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "plain": {"model": "F/7@28", "recipe": "plain", "epochs": 1},
     "lora": {"weights": "builtin", "overrides": {"lora": 4}, "epochs": 1},
     "freeze": {"weights": "builtin", "recipe": "small-data", "overrides": {"freeze": 2}, "epochs": 1},
-    "vtab": {"weights": "builtin", "recipe": "vtab", "epochs": 1},
     "larger": {"weights": "builtin", "recipe": "paper-finetune", "image_size": 35, "epochs": 0.5},
 }
 """Trainings on the built-in images; weights: those of the run of that name."""
