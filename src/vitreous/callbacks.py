@@ -36,5 +36,5 @@ class Callbacks:
     progress: NamedProgress = lambda what, done, total: None  # in images
     download: NamedProgress = lambda what, done, total: None  # in bytes, downloaded or unpacked
     should_stop: Callable[[], bool] = lambda: False
-    """Asked between training steps; if it is true, everything is saved, and the same call resumes."""
+    """Called between training steps; if it returns true, everything is saved, and the same call resumes."""
     started: float | None = None  # when a budget's clock began, by `time.monotonic`; None: with the call

@@ -122,7 +122,7 @@ class EfficientNetConfig(ModelConfig):
             "Blocks": f"{self.layers}, in stages of {', '.join(str(stage.blocks) for stage in self.stages)}",
             "Channels": ", ".join(f"{stage.outputs:,}" for stage in self.stages) + f"; features {self.features:,}",
             "Norm": f"batch norm, epsilon {self.norm_eps:g}",
-            "Padding": "as little as the size needs (TensorFlow)" if self.padding == "same" else "alike on both sides",
+            "Padding": "as little as the size needs (TensorFlow)" if self.padding == "same" else "equal on both sides",
             "Answer is read from": "the mean over all places",
         }
         return {"Model": self.describe(), **self._with_ends(rows)}

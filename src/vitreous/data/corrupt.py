@@ -244,7 +244,7 @@ def affine_back(size: tuple[int, int], far: float, rng: np.random.Generator) -> 
 
 
 def pixelate(pixels: Pixels, strength: int, rng: np.random.Generator) -> Pixels:
-    """Made small by means over boxes, and large again by repeating pixels."""
+    """Downscaled by box averages, then upscaled by repeating pixels."""
     height, width = pixels.shape[:2]
     few = [max(1, int(side * PIXELS[strength - 1])) for side in (width, height)]
     small = to_image(pixels).resize((few[0], few[1]), Image.Resampling.BOX)

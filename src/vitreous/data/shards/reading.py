@@ -29,7 +29,7 @@ MAX_OPEN_FILES = 64  # that a process keeps open
 CLOUD_SCHEMES = ("s3", "gs", "gcs", "az", "abfs", "hf", "memory")
 """What is handed to fsspec. Others of its schemes run commands or open archives, and no shard needs them."""
 CLOUD_TAGS = ("ETag", "etag", "blob_id", "last_commit", "LastModified", "last_modified", "mtime", "created")
-"""What storages call that which changes with a file, the surest first."""
+"""Names of the fields that change with a file, by storage; the most reliable first."""
 CLOUD_SECONDS = 300.0  # that a storage may take to answer: how often it is asked, and how long, is fsspec's business
 
 retry = RetryPolicy()

@@ -46,7 +46,7 @@ class Shifts:
 class ReceptiveField:
     """Which pixels the features of the central place depend on, by their gradient: shares of the longer side."""
 
-    radius: float  # half of the gradient lies so near. 0: one pixel; 0.4: all of a square image counts alike
+    radius: float  # half of the gradient lies so near. 0: one pixel; 0.4: all of a square image counts equally
     radii: Values
     mass: Values  # the share of the gradient that lies within each of `radii`
 
