@@ -389,6 +389,17 @@ def test_a_metric_is_measured_printed_and_on_the_page(tmp_path, monkeypatch):
     vitreous.write_report(bundle, data=tmp_path / "data", out=tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()
     assert re.search(r'id="balanced_accuracy">33\.3.%<.*?the mean of the accuracies of all classes', page, re.S)
+    single = make_images(tmp_path / "single", colours=("red", "green"), count=1)
+    (single / "green" / "0.png").rename(single / "green" / "1.png")
+    (tmp_path / "sets.json").write_text(json.dumps({"0.png": ["red", "blue"], "1.png": ["green"]}))
+    single_found = json.loads(
+        run_command("evaluate", bundle, single, "--labels", tmp_path / "sets.json", "--json").stdout
+    )
+    assert (single_found["top1"], single_found["balanced_accuracy"]) == (0.5, 0.5)
+    arguments = ("evaluate", bundle, tmp_path / "data", "--corruptions", "--severity", "1", "--seed", "0")
+    clean = json.loads(run_command(*arguments, "--json").stdout)["clean"]
+    assert (clean["top1"], clean["balanced_accuracy"]) == (0.5, pytest.approx(1 / 3))
+    assert re.search(r"balanced accuracy at severity +1 +mean\s+as they are +33\.3%", run_command(*arguments).stdout)
     monkeypatch.delitem(METRICS, "balanced_accuracy")  # a program without it reads the file too
     assert ClassificationResult.from_json(found).top1 == 0.5
 
@@ -446,6 +457,7 @@ def test_the_method_is_a_choice_of_the_command(bundle, images, gradient, tmp_pat
     assert [Path(name).name for name in found["files"]] == ["1-gradient.png"]
     check_refused(run_command(*arguments, "gradients"), "--method")
     check_refused(run_command("score-explanations", bundle, images, "--methods", "gradient"), "7x7")
+    check_refused(run_command("score-explanations", bundle, images, "--count", "1"), "gradient")  # all, this one too
 
 
 def test_the_method_is_on_the_servers_page(bundle, images, gradient):

@@ -11,7 +11,8 @@ from PIL import Image
 
 from support.colours import PREPROCESS, make_bundle, make_images, pixels
 from vitreous import UserError, ViT
-from vitreous.evaluation.label_sets import read_label_sets, score_label_sets
+from vitreous.evaluation.classify import score_classes
+from vitreous.evaluation.label_sets import read_label_sets
 from vitreous.verbs.evaluate import evaluate
 from vitreous.weights.bundle import load_bundle, save_bundle
 from vitreous.weights.labels import imagenet_names
@@ -63,9 +64,11 @@ def test_by_hand():
         ]
     )
     scores = chance.clamp_min(1e-30).log()
-    found = score_label_sets(scores, [(3, 0), (2,), (5,), (6,)])
+    found = score_classes(scores, [(3, 0), (2,), (5,), (6,)])
     assert (found.n, found.top1, found.top5, found.labels_per_image) == (4, 0.5, 0.75, 1.25)
     assert found.ece == pytest.approx(0.5 * abs(0.5 - 0.5) + 0.5 * abs(0.5 - 0.9))
+    # the first image's two labels have 0.5 and 0.1 together
+    assert found.loss == pytest.approx(-(math.log(0.6) + math.log(0.1) + math.log(0.9) + math.log(0.006)) / 4)
     half = 1.96 * math.sqrt(0.25 / 4 + 1.96**2 / 64) / (1 + 1.96**2 / 4)
     assert found.top1_interval == pytest.approx((0.5 - half, 0.5 + half), abs=1e-4)
 
@@ -138,11 +141,10 @@ def test_real_is_found_where_data_are_kept(imagenet, tmp_path, monkeypatch):
     (tmp_path / "data" / "imagenet-real").mkdir(parents=True)
     place = write(tmp_path / "data" / "imagenet-real" / "real.json", [[2], [2, 0]])
     found = evaluate(imagenet, data, labels="real")
-    assert (found.labels, found.result.top1) == (str(place), 0.5)
-    assert set(json.loads(json.dumps(found.to_json()))) == {
-        *("split", "labels", "n", "top1", "top1_interval", "top5", "ece", "labels_per_image", "bins"),
-        *("without", "predictions", "unreadable", "seconds", "engine"),
-    }
+    assert (found.label_sets, found.result.top1) == (str(place), 0.5)
+    written = json.loads(json.dumps(found.to_json()))
+    assert {"n", "top1", "top1_interval", "top5", "ece", "loss", "labels_per_image", "bins"} <= set(written)
+    assert (written["label_sets"], written["labels"][0]) == (str(place), "tench")
     assert (found.to_json()["engine"], found.to_json()["without"]) == ("torch-fp32", 0)
 
 

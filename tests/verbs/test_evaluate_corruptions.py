@@ -7,11 +7,13 @@ from importlib.metadata import version
 
 import numpy as np
 import pytest
+import torch
 
 from support.colours import make_bundle, make_images
 from vitreous import UserError
 from vitreous.callbacks import Callbacks
 from vitreous.data.corrupt import CORRUPTIONS, CorruptionMaker
+from vitreous.evaluation.classify import MetricInputs
 from vitreous.evaluation.corruptions import score_corruptions
 from vitreous.inference import corruptions
 from vitreous.inference.opening import open_engine
@@ -27,24 +29,34 @@ def bundle(tmp_path_factory):
     return load_bundle(make_bundle(tmp_path_factory.mktemp("bundle") / "b"))
 
 
+def inputs(right, confidence):
+    """Of two classes, class 0 being the true one, predictions that are so often right and so confident."""
+    right = torch.from_numpy(right)
+    confidence = torch.full(right.shape, confidence, dtype=torch.float64)
+    likelihood = torch.where(right, confidence, 1 - confidence).log()
+    return MetricInputs(
+        torch.zeros(right.shape, dtype=torch.long), (~right).long(), confidence, (~right).long(), likelihood
+    )
+
+
 def test_means_by_hand():
     """Three images, one kind at two strengths: 3, 2 and 1 of them are right; the images fail in 0, 1/2 and 1."""
     right = np.array([[1, 1, 1], [1, 1, 0], [1, 0, 0]], dtype=bool)
-    found = score_corruptions(["snow"], [2, 4], right, np.full((3, 3), 0.9))
-    assert [score.accuracy for score in (found.clean, *found.scores)] == pytest.approx([1, 2 / 3, 1 / 3])
+    found = score_corruptions(["snow"], [2, 4], inputs(right, 0.9))
+    assert [score.metrics["top1"] for score in (found.clean, *found.scores)] == pytest.approx([1, 2 / 3, 1 / 3])
     assert [(score.kind, score.strength) for score in found.scores] == [("snow", 2), ("snow", 4)]
-    assert found.clean.ece == pytest.approx(0.1)
-    assert found.scores[1].ece == pytest.approx(0.9 - 1 / 3)
+    assert found.clean.metrics["ece"] == pytest.approx(0.1)
+    assert found.scores[1].metrics["ece"] == pytest.approx(0.9 - 1 / 3)
     assert found.error.value == found.relative_error.value == pytest.approx(0.5)
     half = 1.959964 * 0.5 / np.sqrt(3)  # the deviation of 0, 1/2 and 1 is 1/2
     assert found.error.interval == pytest.approx((max(0, 0.5 - half), min(1, 0.5 + half)), abs=1e-5)
     assert found.relative_error.interval == pytest.approx((0.5 - half, min(1, 0.5 + half)), abs=1e-5)
-    assert (found.accuracy("snow"), found.ece("snow")) == pytest.approx((0.5, 0.4))
+    assert (found.mean("top1", "snow"), found.mean("ece", "snow")) == pytest.approx((0.5, 0.4))
 
 
 def test_errors_as_they_are_are_taken_off():
     right = np.array([[0, 0], [1, 0], [1, 1], [0, 1]], dtype=bool)
-    found = score_corruptions(["fog"], [1], right, np.full((4, 2), 0.5))
+    found = score_corruptions(["fog"], [1], inputs(right, 0.5))
     assert (found.error.value, found.relative_error.value) == (0.5, 0.0)
 
 
@@ -53,8 +65,8 @@ def test_it_agrees_with_evaluation_and_prediction(bundle, tmp_path):
     mixed = replace(bundle, labels=("green", "blue", "red"))
     found = evaluate(mixed, data, **FEW, workers=0)
     plain = evaluate(mixed, data).result
-    assert (found.result.clean.accuracy, found.result.n, found.of) == (plain.top1, plain.n, 15)
-    assert found.result.clean.ece == pytest.approx(plain.ece)
+    assert (found.result.clean.metrics["top1"], found.result.n, found.of) == (plain.top1, plain.n, 15)
+    assert found.result.clean.metrics["ece"] == pytest.approx(plain.ece)
     from vitreous.data.folder import open_folder
 
     source = open_folder(data).train
@@ -63,7 +75,7 @@ def test_it_agrees_with_evaluation_and_prediction(bundle, tmp_path):
     names = [source.classes[label] for label in source.labels]
     said = predict(mixed, views)
     right = [one.label == name for one, name in zip(said, names, strict=True)]
-    assert found.result.of("contrast")[1].accuracy == pytest.approx(np.mean(right))
+    assert found.result.of("contrast")[1].metrics["top1"] == pytest.approx(np.mean(right))
 
 
 def test_an_engine_is_chosen_for_as_many_images_as_it_is_asked_about(bundle, tmp_path, monkeypatch):
@@ -86,8 +98,10 @@ def test_processes_and_batches_change_nothing(bundle, tmp_path):
     data = make_images(tmp_path / "p", count=4)
     ways = [{"workers": 0}, {"workers": 1, "batch_size": 2}]
     alone, helped = (evaluate(bundle, data, **FEW, **way).result for way in ways)
-    assert [score.accuracy for score in alone.scores] == [score.accuracy for score in helped.scores]
-    assert [score.ece for score in alone.scores] == pytest.approx([score.ece for score in helped.scores], abs=1e-6)
+    assert [score.metrics["top1"] for score in alone.scores] == [score.metrics["top1"] for score in helped.scores]
+    assert [score.metrics["ece"] for score in alone.scores] == pytest.approx(
+        [score.metrics["ece"] for score in helped.scores], abs=1e-6
+    )
 
 
 def test_a_sample_by_seed_page_and_json(bundle, tmp_path):

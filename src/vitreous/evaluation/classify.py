@@ -26,6 +26,7 @@ from vitreous.evaluation.intervals import Difference, wilson
 from vitreous.model.predictions import class_probabilities
 
 MIN_CLASS_IMAGES = 5  # with fewer, the accuracy of a class is mostly chance
+CHUNK_ROWS = 4096  # rows of logits that are compared together, which bounds the memory
 MAX_EXAMPLES = 12  # of the most confident right predictions, and of the wrong ones, that are kept by name
 
 
@@ -60,6 +61,9 @@ class ClassificationResult:
     bins: tuple[Bin, ...]  # of confidence, equally wide from 0 to 1: what `ece` sums up
     surest_wrong: tuple[ClassifiedImage, ...]  # the wrong predictions, the most confident first
     surest_right: tuple[ClassifiedImage, ...]  # the most confident right prediction of each class, in the same order
+    labels_per_image: float = (
+        1.0  # the mean; with more of them, each of which counts as right, it is easier to be right
+    )
 
     @property
     def top1(self) -> float:
@@ -156,19 +160,19 @@ class ClassificationResult:
             top1_interval=(low, high),
             labels=tuple(fields["labels"]),
             confusion=tuple(pairs),
+            labels_per_image=fields.get("labels_per_image", 1.0),
             **read,
         )
 
 
 class MetricInputs(NamedTuple):
-    """What a metric is computed from."""
+    """What a metric is computed from; of an image with several labels, the likeliest of them is the true class."""
 
-    probabilities: Tensor  # (n, K) float64
     targets: Tensor  # (n,) int64: the true classes
     predicted: Tensor  # (n,) the most probable class, of equals the first
-    confidence: Tensor  # (n,) its probability
+    confidence: Tensor  # (n,) its probability, float64
     rank: Tensor  # (n,) how many classes come before the true one: 0 if the prediction is right
-    log_likelihood: Tensor  # (n,) logarithm of the true class's probability, in nats
+    log_likelihood: Tensor  # (n,) logarithm of the probability of all true classes together, in nats
 
 
 class Metric(NamedTuple):
@@ -181,6 +185,7 @@ class Metric(NamedTuple):
     note: str = ""  # what the terminal says after the value
     shown: Callable[[ClassificationResult], bool] = lambda result: True  # whether the terminal shows it
     page_note: str | None = None  # what the page says below it; None: the page does not show it as a large number
+    by_corruption: bool = False  # whether an evaluation under corruptions lists it for each of them
 
 
 METRICS = {
@@ -188,6 +193,7 @@ METRICS = {
         lambda p: float((p.predicted == p.targets).double().mean()),
         "top-1 accuracy",
         interval=lambda result: result.top1_interval,  # the page shows it first, for each split
+        by_corruption=True,
     ),
     "top5": Metric(
         lambda p: float((p.rank < 5).double().mean()), "top-5 accuracy", shown=lambda result: len(result.labels) > 5
@@ -198,21 +204,51 @@ METRICS = {
         interval=lambda result: result.ece_interval,
         note="ECE, 15 bins",
         page_note="how far its certainty is from its accuracy, on average",
+        by_corruption=True,
     ),
     "loss": Metric(lambda p: float(-p.log_likelihood.mean()), "cross-entropy", ".3f"),
 }
 """By their keys in JSON, in the order in which they are shown."""
 
 
+def metric_inputs(
+    logits: Tensor, targets: Tensor | Sequence[Sequence[int]], *, probabilities: bool = False
+) -> MetricInputs:
+    """What metrics are computed from, of logits (n, K); `score_classes` says what the arguments mean."""
+    parts = []
+    for start in range(0, len(logits), CHUNK_ROWS):
+        some = logits[start : start + CHUNK_ROWS].double()
+        if not torch.isfinite(some).all():
+            raise UserError(
+                "the model gives scores that are not numbers (NaN or infinite): its weights are damaged, or its "
+                "training diverged."
+            )
+        probs = some if probabilities else class_probabilities(some)
+        allowed = torch.zeros(probs.shape, dtype=torch.bool)
+        for row, true in zip(allowed, targets[start : start + CHUNK_ROWS], strict=True):
+            row[true if isinstance(true, Tensor) else list(true)] = True
+        # of classes with equal probabilities the first wins, as argmax has it
+        own, target = probs.masked_fill(~allowed, -1.0).max(dim=1, keepdim=True)  # (n, 1)
+        before = torch.arange(probs.shape[1]) < target
+        rank = ((probs > own) | ((probs == own) & before)).sum(dim=1)
+        if probabilities:
+            log_likelihood = (probs * allowed).sum(dim=1).clamp_min(1e-300).log()
+        else:
+            log_likelihood = some.log_softmax(dim=1).masked_fill(~allowed, float("-inf")).logsumexp(dim=1)
+        confidence, predicted = probs.max(dim=1)
+        parts.append(MetricInputs(target[:, 0], predicted, confidence, rank, log_likelihood))
+    return MetricInputs(*map(torch.cat, zip(*parts, strict=True)))
+
+
 def score_classes(
     logits: Tensor,
-    targets: Tensor,
+    targets: Tensor | Sequence[Sequence[int]],
     labels: Sequence[str] | None = None,
     *,
     names: Sequence[str] | None = None,
     probabilities: bool = False,
 ) -> ClassificationResult:
-    """Compare logits (n, K) with targets (n,).
+    """Compare logits (n, K) with targets: (n,) the true classes, or of each image all classes that count as right.
 
     probabilities: `logits` has rows that sum to 1 instead. Of equal logits the first wins.
     labels: (K,) names; numbers if None. Where two classes have one name, the number is added.
@@ -220,46 +256,37 @@ def score_classes(
     """
     if not len(logits):
         raise UserError("there are no images to measure; give data with at least one.")
-    logits = logits.double()
-    if not torch.isfinite(logits).all():
-        raise UserError(
-            "the model gives scores that are not numbers (NaN or infinite): its weights are damaged, or its "
-            "training diverged."
-        )
-    probs = logits if probabilities else class_probabilities(logits)
-    count, classes = probs.shape
-    confidence, predicted = probs.max(dim=1)
-    right = predicted == targets
-    own = probs.gather(1, targets[:, None])  # (n, 1): the probability of the true class
-    # of classes with equal probabilities the first wins, as argmax has it
-    before = torch.arange(classes) < targets[:, None]
-    rank = ((probs > own) | ((probs == own) & before)).sum(dim=1)
-    log_likelihood = (
-        own.clamp_min(1e-300).log() if probabilities else logits.log_softmax(dim=1).gather(1, targets[:, None])
-    )
-    predictions = MetricInputs(probs, targets, predicted, confidence, rank, log_likelihood.squeeze(1))
-    pairs, counts = torch.unique(targets * classes + predicted, return_counts=True)
+    found, classes = metric_inputs(logits, targets, probabilities=probabilities), logits.shape[1]
+    right = found.rank == 0
+    pairs, counts = torch.unique(found.targets * classes + found.predicted, return_counts=True)
     labels = distinct_labels(labels if labels is not None else [str(k) for k in range(classes)])
 
     def example(row: int) -> ClassifiedImage:
         name = str(row) if names is None else names[row]
-        return ClassifiedImage(name, labels[targets[row]], labels[predicted[row]], float(confidence[row]))
+        true, predicted = labels[found.targets[row]], labels[found.predicted[row]]
+        return ClassifiedImage(name, true, predicted, float(found.confidence[row]))
 
-    order = confidence.argsort(descending=True, stable=True)
+    order = found.confidence.argsort(descending=True, stable=True)
     wrong, sure = order[~right[order]], order[right[order]]
     best: dict[int, int] = {}
-    for row, label in zip(sure.tolist(), targets[sure].tolist(), strict=True):
+    for row, label in zip(sure.tolist(), found.targets[sure].tolist(), strict=True):
         best.setdefault(label, row)
     return ClassificationResult(
-        n=count,
-        metrics={name: metric.compute(predictions) for name, metric in METRICS.items()},
-        top1_interval=wilson(int(right.sum()), count),
+        n=len(logits),
+        metrics=score_metrics(found),
+        top1_interval=wilson(int(right.sum()), len(right)),
         labels=labels,
         confusion=tuple(zip(*(part.tolist() for part in (pairs // classes, pairs % classes, counts)), strict=True)),
-        bins=calibration_bins(confidence, right),
+        bins=calibration_bins(found.confidence, right),
         surest_wrong=tuple(example(row) for row in wrong[:MAX_EXAMPLES].tolist()),
         surest_right=tuple(example(row) for row in list(best.values())[:MAX_EXAMPLES]),
+        labels_per_image=1.0 if isinstance(targets, Tensor) else sum(map(len, targets)) / len(targets),
     )
+
+
+def score_metrics(found: MetricInputs) -> dict[str, float]:
+    """The value of each row of `METRICS`."""
+    return {name: metric.compute(found) for name, metric in METRICS.items()}
 
 
 def distinct_labels(labels: Sequence[str]) -> tuple[str, ...]:

@@ -1,27 +1,20 @@
 """Images with several labels, each of which counts as right: ReaL (Beyer et al. 2020, "Are we done with ImageNet?").
 
-An image without labels is left out. Letters: n images, K classes.
+An image without labels is left out. Letters: K classes.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from vitreous.errors import UserError
-from vitreous.evaluation.calibration import Bin, calibration_bins, expected_calibration_error
-from vitreous.evaluation.intervals import wilson
 from vitreous.inputs import read_json
-from vitreous.model.predictions import class_probabilities
 
 _VALIDATION = re.compile(r"ILSVRC2012_val_(\d{8})(?!\d)")  # a validation image of ImageNet, whose number counts from 1
-_CHUNK_ROWS = 4096  # rows of logits that are judged together, which bounds the memory
 
 LabelSet = tuple[int, ...]  # the classes of one image
 
@@ -47,22 +40,6 @@ class LabelSets:
         if not 1 <= int(found[1]) <= len(self.numbered):
             raise UserError(f"{image}: {self.path} has labels of {len(self.numbered):,} images only; check both.")
         return self.numbered[int(found[1]) - 1]
-
-
-@dataclass(frozen=True)
-class LabelSetResult:
-    """How well n images with several labels were classified. Shares are from 0 to 1."""
-
-    n: int
-    top1: float  # the answer is one of the image's labels: of ReaL's labels, ReaL accuracy
-    top1_interval: tuple[float, float]  # Wilson's 95 % confidence interval
-    top5: float  # one of the five best answers is
-    ece: float  # expected calibration error: the confidence of the answer against whether it is one of the labels
-    labels_per_image: float  # the mean; with more of them, a right answer is easier
-    bins: tuple[Bin, ...]  # of confidence, equally wide from 0 to 1: what `ece` sums up
-
-    def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "bins": [one._asdict() for one in self.bins]}
 
 
 def read_label_sets(path: str | Path, labels: Sequence[str]) -> LabelSets:
@@ -96,28 +73,3 @@ def read_label_sets(path: str | Path, labels: Sequence[str]) -> LabelSets:
             raise UserError(f"{path}: {short}: there are labels for two files of this name; rename one of them.")
         named[short] = read_set(name, entry)
     return LabelSets(path, None, named)
-
-
-def score_label_sets(logits: Tensor, accepted: Sequence[LabelSet]) -> LabelSetResult:
-    """Judge logits (n, K) against the labels (n,) of each image; of equal logits the first wins."""
-    confidence, top1, top5 = [], [], []
-    for start in range(0, len(logits), _CHUNK_ROWS):
-        probs = class_probabilities(logits[start : start + _CHUNK_ROWS].double())
-        allowed = torch.zeros(probs.shape, dtype=torch.bool)
-        for row, labels in zip(allowed, accepted[start : start + _CHUNK_ROWS], strict=True):
-            row[list(labels)] = True
-        best = probs.argsort(dim=1, descending=True, stable=True)[:, :5]
-        right = allowed.gather(1, best)
-        confidence.append(probs.gather(1, best[:, :1])[:, 0])
-        top1.append(right[:, 0])
-        top5.append(right.any(dim=1))
-    sure, right = torch.cat(confidence), torch.cat(top1)
-    return LabelSetResult(
-        n=len(logits),
-        top1=float(right.double().mean()),
-        top1_interval=wilson(int(right.sum()), len(logits)),
-        top5=float(torch.cat(top5).double().mean()),
-        ece=expected_calibration_error(sure, right),
-        labels_per_image=sum(map(len, accepted)) / len(accepted),
-        bins=calibration_bins(sure, right),
-    )

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from vitreous.callbacks import Progress, no_progress
@@ -19,12 +18,12 @@ from vitreous.data.loader import check_unreadable, choose_workers
 from vitreous.data.source import Source, random_subset
 from vitreous.data.workers import WorkerPool, WorkersDiedError
 from vitreous.errors import UserError
+from vitreous.evaluation.classify import MetricInputs, metric_inputs
 from vitreous.evaluation.corruptions import CorruptionResult, score_corruptions
 from vitreous.inference.engine import InferenceModel
 from vitreous.inference.evaluation import Measurement
 from vitreous.inference.matching import LabelSpace, MatchedSource
 from vitreous.inference.memory_needs import check_inference_memory
-from vitreous.model.predictions import class_probabilities
 
 MIN_IMAGES_FOR_WORKERS = 8  # for fewer, starting processes takes longer than they save
 
@@ -62,35 +61,32 @@ def evaluate_corruptions(
 
     matched: all images of the split, with their classes matched: a sample may lack some, and they can be predicted all
     the same. count: images of the random sample. seed: of the sample and of the corruptions themselves, which depend on
-    nothing else but the image's name within the data. Whether the prediction was right and its confidence is all that
-    is kept of each image and corruption: memory does not grow with classes.
+    nothing else but the image's name within the data. What is kept of each image and corruption are five numbers:
+    memory does not grow with classes.
     """
     start, engine = time.perf_counter(), model.engine
     source = random_subset(matched.source, seed, count)
     views = 1 + len(kinds) * len(strengths)
     batch = min(batch_size or engine.batch_size, views)
     check_inference_memory(model.config, engine.preprocess, batch)
-    right, confidences = np.zeros((len(source), views), np.bool_), np.zeros((len(source), views))
-    readable = np.ones(len(source), np.bool_)
+    rows: list[MetricInputs] = []
     unreadable: dict[str, str] = {}
     corrupting = CorruptionMaker(source, engine.preprocess, tuple(kinds), tuple(strengths), seed)
     for index, made in enumerate(_corrupt(corrupting, _workers(workers, len(source)))):
         if made.views is None:
-            readable[index], unreadable[source.name(index)] = False, made.reason
+            unreadable[source.name(index)] = made.reason
             check_unreadable(unreadable, len(source), total=source.total)
         else:
             images = torch.from_numpy(made.views)
             logits = torch.cat([matched.select(engine.logits(some)) for some in torch.split(images, batch)])
-            confidence, predicted = class_probabilities(logits.double()).max(dim=1)
-            right[index] = (predicted == int(source.labels[index])).numpy()
-            confidences[index] = confidence.numpy()
+            rows.append(metric_inputs(logits, torch.full((views,), int(source.labels[index]))))
         progress(index + 1, len(source))
     found = CorruptionEvaluation(
         split=split,
         of=len(matched.source),
         seed=seed,
         size=engine.preprocess.size,
-        result=score_corruptions(kinds, strengths, right[readable], confidences[readable]),
+        result=score_corruptions(kinds, strengths, MetricInputs(*map(torch.stack, zip(*rows, strict=True)))),
         label_space=matched.label_space,
         remarks=matched.remarks,
         unreadable=unreadable,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -20,7 +20,7 @@ from vitreous.data.source import Source
 from vitreous.errors import UserError
 from vitreous.evaluation.classify import ClassificationResult, distinct_labels, score_classes
 from vitreous.evaluation.features import compute_features
-from vitreous.evaluation.label_sets import LabelSetResult, read_label_sets, score_label_sets
+from vitreous.evaluation.label_sets import LabelSet, read_label_sets
 from vitreous.evaluation.prediction_file import Write, image_predictions, prediction_file
 from vitreous.inference.engine import InferenceModel
 from vitreous.inference.matching import LabelSpace, MatchedSource, check_imagenet, match_classes, match_names
@@ -65,22 +65,15 @@ class Measurement(Generic[R]):
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation(Measurement[ClassificationResult]):
-    """How well a classifier does where each image has one label."""
+    """How well a classifier does."""
 
     label_space: LabelSpace = "all"
     """Whether the prediction was the likeliest of all of the model's classes, or of those that the data have."""
     remarks: tuple[str, ...] = ()
     """How classes were matched, and among which the prediction was chosen, unless it is the obvious."""
     predictions: str | None = None  # the file with the prediction for each image, if one was asked for
-
-
-@dataclass(frozen=True, kw_only=True)
-class LabelSetEvaluation(Measurement[LabelSetResult]):
-    """How well a classifier does where images have several labels, each of which counts as right."""
-
-    labels: str  # the file that has the labels
-    without: int  # images that were left out, because the file has no label for them
-    predictions: str | None = None
+    label_sets: str | None = None  # the file with several labels of each image, of which each counts as right
+    without: int = 0  # images that were left out, because that file has no label for them
 
 
 def evaluate_classifier(
@@ -89,18 +82,30 @@ def evaluate_classifier(
     source: Source,
     *,
     label_space: LabelSpace | None = None,
+    label_sets: Path | None = None,
     predictions: Path | None = None,
     **loading: Unpack[Loading],
 ) -> Evaluation:
     """How well the model does on one split of the data, whose classes are matched to the model's labels by name.
 
     The classes of data for ImageNet's classifiers may also be called by WordNet ids or class numbers.
+    label_sets: a JSON file: a list with a list of labels for each of ImageNet's validation images, found by the number
+        in their names, for which the model's classes must be ImageNet's; or an object from file name to list, for any
+        model. Each of an image's labels counts as right; images without one are left out, and the labels of the
+        source are ignored.
     predictions: a .csv, .jsonl or .parquet file for the prediction of each image.
     """
-    matched = match_classes(source, model.labels, label_space)
-    start = time.perf_counter()
-    with prediction_file(predictions, len(matched.labels)) if predictions else nullcontext() as write:
-        result, unreadable = measure_classifier(model, matched, write=write, **loading)
+    accepted = None
+    if label_sets is None:
+        matched = match_classes(source, model.labels, label_space)
+    else:
+        kept, accepted = _accepted_labels(model, source, label_sets)
+        # Each image's label is its number, by which its labels are found again when some cannot be read.
+        numbers = np.arange(len(kept), dtype=np.int64)
+        matched = MatchedSource(source.subset(kept).with_labels(numbers, model.labels), model.labels)
+    start, several = time.perf_counter(), accepted is not None
+    with prediction_file(predictions, len(matched.labels), several=several) if predictions else nullcontext() as write:
+        result, unreadable = measure_classifier(model, matched, accepted=accepted, write=write, **loading)
     return Evaluation(
         split=split,
         result=result,
@@ -110,54 +115,21 @@ def evaluate_classifier(
         label_space=matched.label_space,
         remarks=matched.remarks,
         predictions=None if predictions is None else str(predictions),
+        label_sets=None if label_sets is None else str(label_sets),
+        without=len(source) - len(matched.source),
     )
 
 
-def evaluate_label_sets(
-    model: InferenceModel,
-    split: str,
-    source: Source,
-    labels: Path,
-    *,
-    predictions: Path | None = None,
-    **loading: Unpack[Loading],
-) -> LabelSetEvaluation:
-    """How well the model does where an image may have several labels, each of which counts as right.
-
-    labels: a JSON file: a list with a list of labels for each of ImageNet's validation images, found by the number in
-        their names, for which the model's classes must be ImageNet's; or an object from file name to list, for any
-        model. Images without a label are left out; the labels of the source are ignored.
-    """
-    sets = read_label_sets(labels, model.labels)
+def _accepted_labels(model: InferenceModel, source: Source, path: Path) -> tuple[list[int], list[LabelSet]]:
+    """Which images have labels in the file, and the labels of each of these."""
+    sets = read_label_sets(path, model.labels)
     if sets.numbered is not None:
-        check_imagenet(model.labels, labels)
+        check_imagenet(model.labels, path)
     found = [sets.of(source.name(index)) or () for index in range(len(source))]
     kept = [index for index, accepted in enumerate(found) if accepted]
     if not kept:
-        raise UserError(f"{labels}: has labels for none of the {len(source):,} images; check that they belong.")
-    accepted, names = [found[index] for index in kept], distinct_labels(model.labels)
-    # Each image's label is its number, by which its labels are found again when some cannot be read.
-    numbered = source.subset(kept).with_labels(np.arange(len(kept), dtype=np.int64), model.labels)
-
-    start = time.perf_counter()
-    with prediction_file(predictions, len(model.labels), several=True) if predictions else nullcontext() as write:
-
-        def on_batch(batch: Batch, logits: Tensor) -> None:
-            if write is not None:
-                index = batch.index.tolist()
-                write(image_predictions(logits, [accepted[i] for i in index], names, [numbered.name(i) for i in index]))
-
-        logits, targets, unreadable = compute_outputs(model, model.engine.logits, numbered, on_batch, **loading)
-    return LabelSetEvaluation(
-        split=split,
-        result=score_label_sets(logits, [accepted[index] for index in targets.tolist()]),
-        unreadable=unreadable,
-        seconds=time.perf_counter() - start,
-        engine=model.computed_by,
-        labels=str(labels),
-        without=len(source) - len(kept),
-        predictions=None if predictions is None else str(predictions),
-    )
+        raise UserError(f"{path}: has labels for none of the {len(source):,} images; check that they belong.")
+    return kept, [found[index] for index in kept]
 
 
 def find_labels(labels: str | Path) -> Path:
@@ -177,28 +149,34 @@ def measure_classifier(
     model: InferenceModel,
     source: Source | MatchedSource,
     *,
+    accepted: Sequence[LabelSet] | None = None,
     write: Write | None = None,
     **loading: Unpack[Loading],
 ) -> tuple[ClassificationResult, dict[str, str]]:
     """The result, and images that were left out: path to reason.
 
     source: images whose classes are matched to the labels by name, or have been matched otherwise.
+    accepted: where images have several labels, those of each; the source's labels are then numbers of its images.
     write: called with the predictions of each batch.
     """
     matched = source if isinstance(source, MatchedSource) else match_names(source, model.labels)
     names = distinct_labels(matched.labels)
 
+    def labels_of(targets: Tensor) -> list[LabelSet]:
+        return [(label,) if accepted is None else accepted[label] for label in targets.tolist()]
+
     def on_batch(batch: Batch, logits: Tensor) -> None:
         if write is not None:
             paths = [matched.source.name(index) for index in batch.index.tolist()]
-            write(image_predictions(logits, [[label] for label in batch.targets.tolist()], names, paths))
+            write(image_predictions(logits, labels_of(batch.targets), names, paths))
 
     def compute(images: Tensor) -> Tensor:
         return matched.select(model.engine.logits(images))
 
     logits, targets, unreadable = compute_outputs(model, compute, matched.source, on_batch, **loading)
     seen = readable_names(matched.source, unreadable)
-    return score_classes(logits, targets, matched.labels, names=seen), unreadable
+    true = targets if accepted is None else labels_of(targets)
+    return score_classes(logits, true, matched.labels, names=seen), unreadable
 
 
 def compute_outputs(

@@ -8,6 +8,7 @@ from statistics import fmean
 from PIL import Image
 
 from vitreous.data.corrupt import CORRUPTIONS
+from vitreous.evaluation.classify import METRICS
 from vitreous.evaluation.corruptions import CorruptionResult
 from vitreous.report.html import render
 from vitreous.report.plots import Line, lines
@@ -40,20 +41,19 @@ def corruptions_page(content: CorruptionContent) -> str:
     result = content.result
     groups = [group for group in GROUPS if any(CORRUPTIONS[kind].group == group for kind in result.kinds)]
 
-    def by_strength(measure: str) -> list[Line]:
+    def by_strength(metric: str) -> list[Line]:
         """A line for each group: the mean of its kinds."""
-        clean: float = getattr(result.clean, measure)
         return [
             Line(
                 number,
                 [0, *result.strengths],
                 [
-                    clean,
+                    result.clean.metrics[metric],
                     *(
                         fmean(
-                            getattr(score, measure)
+                            score.metrics[metric]
                             for score in result.scores
-                            if score.strength == strength and CORRUPTIONS[score.kind].group == group
+                            if score.strength == strength and CORRUPTIONS[score.kind or ""].group == group
                         )
                         for strength in result.strengths
                     ),
@@ -62,12 +62,22 @@ def corruptions_page(content: CorruptionContent) -> str:
             for number, group in enumerate(groups)
         ]
 
+    shown = {name: metric for name, metric in METRICS.items() if metric.by_corruption}
+
     return render(
         "corruptions.html",
         content=content,
         groups=groups,
         corruptions=CORRUPTIONS,
-        mean_ece=fmean(score.ece for score in result.scores),
-        accuracy=lines(by_strength("accuracy"), "accuracy", "strength", percent=True, unit_range=True),
-        ece=lines(by_strength("ece"), "calibration error", "strength", percent=True),
+        metrics=shown,
+        plots={
+            name: lines(
+                by_strength(name),
+                metric.title,
+                "strength",
+                percent="%" in metric.form,
+                unit_range=name == "top1",
+            )
+            for name, metric in shown.items()
+        },
     )

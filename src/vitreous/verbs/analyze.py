@@ -202,8 +202,8 @@ class ScoreExplanations(PreprocessOption, SplitOption, Verb["ExplanationScores"]
     """DATA: Images, with or without labels: a folder, a CSV or JSONL list, packed data, shards, data:NAME, or
     builtin."""
     _: KW_ONLY
-    methods: Sequence[Method] = tuple(EXPLANATION_METHODS)
-    """METHOD,METHOD,...: The methods to score."""
+    methods: Sequence[Method] | None = None
+    """METHOD,METHOD,...: The methods to score. Default: all."""
     masks: str | Path | None = None
     """FOLDER: Folder with one mask per image, under the image's name but ending in .png; adds energy, pointing and IoU.
     A trimap (1 and 3 count, 2 does not), or any other mask, in which all but 0 counts."""
@@ -220,7 +220,8 @@ class ScoreExplanations(PreprocessOption, SplitOption, Verb["ExplanationScores"]
         check_explanation_memory(bundle, "attention")
         _, source = choose_split(open_images(self.data), self.split)
         masks, progress = None if self.masks is None else Path(self.masks), self.progress("scoring")
-        return score_methods(bundle, source, self.methods, masks=masks, count=self.count, progress=progress)
+        methods = tuple(EXPLANATION_METHODS) if self.methods is None else self.methods
+        return score_methods(bundle, source, methods, masks=masks, count=self.count, progress=progress)
 
     def show(self, result: ExplanationScores) -> None:
         masked = result.scores[0].energy is not None

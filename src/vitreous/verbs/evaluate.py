@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from vitreous.data.source import Data, Source
     from vitreous.inference.corruptions import CorruptionEvaluation
     from vitreous.inference.engine import InferenceModel
-    from vitreous.inference.evaluation import Evaluation, LabelSetEvaluation
+    from vitreous.inference.evaluation import Evaluation
     from vitreous.report.corruptions import CorruptionExample
     from vitreous.weights.bundle import Bundle
 
@@ -30,9 +30,7 @@ Severity = Annotated[int, Range(1, 5)]
 
 
 @dataclass(frozen=True)
-class Evaluate(
-    MergeOption, EngineOptions["Evaluation | LabelSetEvaluation | CorruptionEvaluation"], WorkersOption, SplitOption
-):
+class Evaluate(MergeOption, EngineOptions["Evaluation | CorruptionEvaluation"], WorkersOption, SplitOption):
     """Measure a model on labelled data: accuracy, calibration, each class, what is confused with what."""
 
     data: str | Path | Data
@@ -61,10 +59,10 @@ class Evaluate(
     out: str | Path | None = None
     """FOLDER: Folder for corruptions.json and a page with plots and examples, corruptions.html."""
 
-    def run(self) -> Evaluation | LabelSetEvaluation | CorruptionEvaluation:
+    def run(self) -> Evaluation | CorruptionEvaluation:
         from vitreous.data.opening import choose_split, open_dataset, open_images
         from vitreous.evaluation.prediction_file import check_prediction_file
-        from vitreous.inference.evaluation import evaluate_classifier, evaluate_label_sets, find_labels
+        from vitreous.inference.evaluation import evaluate_classifier, find_labels
 
         if self.labels is not None and self.label_space is not None:
             raise UserError(
@@ -83,9 +81,7 @@ class Evaluate(
         labels = None if self.labels is None else find_labels(self.labels)
         split, source = choose_split((open_dataset if labels is None else open_images)(self.data), self.split)
         model = self.open_engine(len(source), merge=self.merge)
-        if labels is not None:
-            return evaluate_label_sets(model, split, source, labels, **loading)
-        return evaluate_classifier(model, split, source, label_space=self.label_space, **loading)
+        return evaluate_classifier(model, split, source, label_space=self.label_space, label_sets=labels, **loading)
 
     def _evaluate_corruptions(self, loading: dict[str, Any]) -> CorruptionEvaluation:
         from vitreous.data.corrupt import CORRUPTIONS, STRENGTHS
@@ -116,33 +112,16 @@ class Evaluate(
         )
         return found if folder is None else _write_corruption_files(folder, found, model, images, self.data)
 
-    def show(self, result: Evaluation | LabelSetEvaluation | CorruptionEvaluation) -> None:
+    def show(self, result: Evaluation | CorruptionEvaluation) -> None:
         from vitreous.inference.corruptions import CorruptionEvaluation
-        from vitreous.inference.evaluation import Evaluation
 
         if isinstance(result, CorruptionEvaluation):
             _show_corruptions(result)
         else:
-            _show_classes(result) if isinstance(result, Evaluation) else _show_label_sets(result)
+            _show_classes(result)
             if result.predictions is not None:
                 print_wide(f"\nthe prediction for each image: {printable(result.predictions)}")
         print_skipped(result.unreadable)
-
-
-def _show_label_sets(found: LabelSetEvaluation) -> None:
-    result = found.result
-    rows = (
-        ("any-label accuracy", f"{result.top1:.2%}", _interval(result.top1_interval)),
-        ("any label in top 5", f"{result.top5:.2%}"),
-        ("calibration error", f"{result.ece:.2%}", "ECE, 15 bins"),
-    )
-    print_wide(
-        f"{result.n:,} images ({found.split}) with {result.labels_per_image:.2f} labels each on average, of "
-        f"{printable(found.labels)}, by {found.engine} in {found.seconds:.1f} s; {found.without:,} without a label "
-        "were left out",
-        "",
-        table(("", "", ""), rows),
-    )
 
 
 def _show_classes(found: Evaluation) -> None:
@@ -160,8 +139,15 @@ def _show_classes(found: Evaluation) -> None:
     worst = result.hardest(MAX_SHOWN_CLASSES, least=1 if few else MIN_CLASS_IMAGES)
     title = "class" if few else f"the {len(worst)} hardest classes"
     hardest = ((printable(name), f"{entry['n']:,}", f"{entry['accuracy']:.1%}") for name, entry in worst)
+    several = ""
+    if found.label_sets is not None:
+        several = (
+            f", each of {result.labels_per_image:.2f} labels on average in {printable(found.label_sets)} counting as "
+            f"right ({found.without:,} images without a label were left out)"
+        )
     print_wide(
-        f"{result.n:,} images of {len(seen)} classes ({found.split}), by {found.engine} in {found.seconds:.1f} s",
+        f"{result.n:,} images of {len(seen)} classes ({found.split}){several}, by {found.engine} in "
+        f"{found.seconds:.1f} s",
         *(f"note: {remark}" for remark in found.remarks),
         "",
         table(("", "", ""), rows),
@@ -178,6 +164,8 @@ def _show_classes(found: Evaluation) -> None:
 
 
 def _show_corruptions(found: CorruptionEvaluation) -> None:
+    from vitreous.evaluation.classify import METRICS
+
     result = found.result
     drawn = f" of {found.of:,}, drawn at random by seed {found.seed}" if result.n < found.of else ""
     print_wide(
@@ -185,14 +173,16 @@ def _show_corruptions(found: CorruptionEvaluation) -> None:
         f"the model sees, {found.size[0]}x{found.size[1]} pixels; by {found.engine} in {found.seconds:.1f} s",
         *(f"note: {remark}" for remark in found.remarks),
     )
-    for title, metric in (("accuracy at severity", "accuracy"), ("calibration error (ECE)", "ece")):
-        rows = [("as they are", *[""] * len(result.strengths), f"{getattr(result.clean, metric):.1%}")]
-        for kind in result.kinds:
-            values = [*(getattr(score, metric) for score in result.of(kind)), getattr(result, metric)(kind)]
-            rows.append((kind, *(f"{value:.1%}" for value in values)))
-        print_wide("", table((title, *(f"{k}#" for k in result.strengths), "mean#"), rows))
+    for name, metric in METRICS.items():
+        if metric.by_corruption:
+            form = metric.form.replace("2%", "1%")
+            rows = [("as they are", *[""] * len(result.strengths), f"{result.clean.metrics[name]:{form}}")]
+            for kind in result.kinds:
+                values = [*(score.metrics[name] for score in result.of(kind)), result.mean(name, kind)]
+                rows.append((kind, *(f"{value:{form}}" for value in values)))
+            print_wide("", table((f"{metric.title} at severity", *(f"{k}#" for k in result.strengths), "mean#"), rows))
     numbers = {
-        "accuracy as they are": (result.clean.accuracy, result.clean.interval),
+        "accuracy as they are": (result.clean.metrics["top1"], result.clean.top1_interval),
         "mean corruption error": (result.error.value, result.error.interval),
         "less the error as they are": (result.relative_error.value, result.relative_error.interval),
     }

@@ -10,4 +10,6 @@ def balanced_accuracy(p):
     return float(torch.stack([right[p.targets == k].mean() for k in p.targets.unique()]).mean())
 
 
-METRIC = Metric(balanced_accuracy, "balanced accuracy", page_note="the mean of the accuracies of all classes")
+METRIC = Metric(
+    balanced_accuracy, "balanced accuracy", page_note="the mean of the accuracies of all classes", by_corruption=True
+)
