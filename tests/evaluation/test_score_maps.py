@@ -23,7 +23,7 @@ from vitreous.evaluation.score_maps import (
     top_classes,
 )
 from vitreous.model.family import build_network, named_config
-from vitreous.model.network import Network
+from vitreous.model.network import Network, Outputs
 from vitreous.storage import cache
 
 VIT = ViTConfig(width=16, depth=2, heads=2, mlp_width=32, patch=4, image_size=(16, 24), classes=5)
@@ -162,10 +162,8 @@ def test_a_network_without_places_is_refused():
             super().__init__()
             self.config: ModelConfig = VIT
 
-        def forward(self, images, *, keys=None):
-            return images.mean(dim=(2, 3))
-
-        representation = forward
+        def outputs(self, images, *, keys=None):
+            return Outputs(images.mean(dim=(2, 3)), images.mean(dim=(2, 3)))
 
     with pytest.raises(UserError, match="'vit'"):
         region_logits(Blind(), random_images())

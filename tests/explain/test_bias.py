@@ -25,7 +25,7 @@ from vitreous.explain.analysis.bias_result import (
     summarise_bias,
     tell_margin,
 )
-from vitreous.model.network import Network
+from vitreous.model.network import Network, Outputs
 
 SIDE, COUNT = 16, 20
 PREPROCESS = Preprocess(size=(SIDE, SIDE))
@@ -41,11 +41,8 @@ class ByHand(Network):
         )
         self.function = function
 
-    def forward(self, images, *, keys=None):
-        return self.function(images)
-
-    def representation(self, images, *, keys=None):
-        return self.function(images)
+    def outputs(self, images, *, keys=None):
+        return Outputs(self.function(images), self.function(images))
 
 
 def noise_images(count=COUNT, side=SIDE, labels=None, seed=0):
@@ -98,8 +95,9 @@ class Pooled(ByHand):
     def classify(self, feature_map):
         return feature_map.mean(dim=(2, 3))
 
-    def forward(self, images, *, keys=None):
-        return self.classify(self.function(images))
+    def outputs(self, images, *, keys=None):
+        features = self.feature_map(images)
+        return Outputs(features.mean(dim=(2, 3)), self.classify(features))
 
 
 def test_pooled_convolution_is_blind_to_cyclic_shifts_and_the_windows_move_as_said():

@@ -12,7 +12,7 @@ from vitreous.explain.patch_geometry import place_cells
 from vitreous.explain.relevance import feature_map_gradcam
 from vitreous.explain.request import EXPLANATION_METHODS, ExplanationRequest
 from vitreous.model.family import build_network
-from vitreous.model.network import Network
+from vitreous.model.network import Network, Outputs
 
 
 class Known(Network):
@@ -29,11 +29,8 @@ class Known(Network):
         second = 3 * b[:, 0, 0] + 3 * b[:, 1, 0]
         return torch.stack([first, second], dim=1)
 
-    def forward(self, images, *, keys=None):
-        return self.classify(images)
-
-    def representation(self, images, *, keys=None):
-        return images.flatten(1)
+    def outputs(self, images, *, keys=None):
+        return Outputs(images.flatten(1), self.classify(images))
 
 
 IMAGE = torch.tensor([[[[1.0, 2], [3, -4]], [[5.0, 1], [1, 2]]]])
@@ -106,10 +103,8 @@ def test_a_network_that_tells_nothing_of_places(monkeypatch):
     class Blind(Network):
         config = TinyConvConfig()
 
-        def forward(self, images, *, keys=None):
-            return images.mean(dim=(2, 3))
-
-        representation = forward
+        def outputs(self, images, *, keys=None):
+            return Outputs(images.mean(dim=(2, 3)), images.mean(dim=(2, 3)))
 
     with pytest.raises(UserError, match="method gradcam"):
         ask(Blind(), "gradcam")

@@ -8,7 +8,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from support import tiny_conv
-from support.random_networks import kept_bytes
+from support.random_networks import SMALL_BIT, SMALL_EFFICIENTNET, kept_bytes, scrambled
+from support.random_networks import random_images as convolutional_images
 from support.tiny_conv import TinyConvConfig
 from support.variants import TINY, VARIANTS, random_images, random_model
 from vitreous import UserError, ViT, ViTConfig, preset
@@ -329,3 +330,26 @@ def test_what_a_network_can_do():
 def test_a_network_must_answer():
     with pytest.raises(TypeError, match="abstract"):
         Network()
+
+
+def test_outputs_are_the_representation_and_the_logits_of_one_pass(subtests):
+    """Of every family: what a classifier taken away leaves is the representation, and only one pass is computed."""
+    models = {name: random_model(**shape) for name, shape in VARIANTS.items()}
+    models |= {"bit": scrambled(SMALL_BIT), "efficientnet": scrambled(SMALL_EFFICIENTNET)}
+    models["outside"] = build_network(TinyConvConfig()).eval()
+    for name, model in models.items():
+        with subtests.test(name), torch.no_grad():
+            images = convolutional_images(model.config)
+            passes: list[int] = []
+            hook = next(model.children()).register_forward_hook(lambda *_, p=passes: p.append(1))
+            y, logits = model.outputs(images)
+            hook.remove()
+            assert len(passes) == 1
+            linear = {"classifier": "linear"} if isinstance(model.config, ViTConfig) else {}
+            bare = build_network(replace(model.config, classes=0, **linear), seed=None).eval()
+            bare.load_state_dict(model.without_classifier(model.state_dict()))
+            torch.testing.assert_close(y, bare(images))
+            if len(model.classifiers()) == 1 and getattr(model.config, "classifier", "linear") == "linear":
+                torch.testing.assert_close(logits, model.classifiers()[0](bare(images)))
+            assert torch.equal(logits, model(images))
+            assert torch.equal(y, model.representation(images))

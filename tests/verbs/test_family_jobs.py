@@ -26,7 +26,7 @@ from vitreous import (
     write_walkthrough,
 )
 from vitreous.config.data import Preprocess
-from vitreous.model.network import Network
+from vitreous.model.network import Network, Outputs
 from vitreous.verbs.evaluate import evaluate
 from vitreous.weights.bundle import Bundle, load_bundle, save_bundle
 
@@ -127,11 +127,8 @@ class Blind(Network):
             self.head.weight.copy_(torch.eye(3).flip(0))  # channels are red, green, blue; classes in alphabetical order
             self.head.bias.zero_()
 
-    def forward(self, images, *, keys=None):
-        return self.head(self.representation(images))
-
-    def representation(self, images, *, keys=None):
-        return images.mean(dim=(2, 3))
+    def outputs(self, images, *, keys=None):
+        return Outputs(images.mean(dim=(2, 3)), self.head(images.mean(dim=(2, 3))))
 
 
 def test_a_network_that_nothing_can_be_seen_in(place, tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitreous.config.model import ViTConfig
 from vitreous.errors import UserError
@@ -187,8 +187,8 @@ def _attention(attn: Attention, x: Tensor, layout: Layout, query_token: int, hea
 def _classification(model: ViT, image: Tensor) -> dict[str, Tensor | None]:
     """Equation 4, and the classes."""
     trace = Trace((), tokens=False)
-    y = model.representation(image, trace=trace)[0]
+    (y,), (logits,) = model.outputs(image, trace=trace)
     pooled = None if trace.pool_attention is None else trace.pool_attention[0, :, 0]
-    logits = model(image)[0] if isinstance(model.head, nn.Linear) else None
-    probabilities = None if logits is None else class_probabilities(logits)
-    return {"pooled": pooled, "representation": y, "logits": logits, "probabilities": probabilities}
+    if not model.config.classes:
+        return {"pooled": pooled, "representation": y, "logits": None, "probabilities": None}
+    return {"pooled": pooled, "representation": y, "logits": logits, "probabilities": class_probabilities(logits)}

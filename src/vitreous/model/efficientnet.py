@@ -19,7 +19,7 @@ from vitreous.model.convolution import PaddedConvolution, check_images
 from vitreous.model.initialise import Convolution, Linear, initialise_convolutions
 from vitreous.model.keyed_random import keyed_uniform
 from vitreous.model.layers import drop_branch
-from vitreous.model.network import Network
+from vitreous.model.network import Network, Outputs
 
 DROPOUT, BLOCKS = 0, 1
 """Streams of `keyed_uniform`: for dropout, and for the stochastic depth of block 0, then of block 1 and so on."""
@@ -154,8 +154,6 @@ class EfficientNet(Network):
             y = F.dropout(y, p) if kept is None else y * (kept / (1 - p)).to(y.dtype)
         return self.classifier(y)
 
-    def forward(self, images: Tensor, *, keys: Tensor | None = None) -> Tensor:
-        return self.classify(self.feature_map(images, keys=keys), keys=keys)
-
-    def representation(self, images: Tensor, *, keys: Tensor | None = None) -> Tensor:
-        return self.feature_map(images, keys=keys).mean(dim=(2, 3))
+    def outputs(self, images: Tensor, *, keys: Tensor | None = None) -> Outputs:
+        features = self.feature_map(images, keys=keys)
+        return Outputs(features.mean(dim=(2, 3)), self.classify(features, keys=keys))

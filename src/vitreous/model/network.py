@@ -37,6 +37,13 @@ class ParameterGroup(NamedTuple):
     decayed: bool  # whether weight decay acts on it: on matrices, not on biases, norms, tokens and positions
 
 
+class Outputs(NamedTuple):
+    """What a network makes of images."""
+
+    representation: Tensor  # (B, D), what the classifier reads
+    logits: Tensor  # (B, K); the representation where there is no classifier
+
+
 class Network(nn.Module, ABC):
     """A network of any family: images in, logits or a representation out.
 
@@ -51,17 +58,21 @@ class Network(nn.Module, ABC):
     undecayed: ClassVar[tuple[str, ...]] = ()  # how the names of tokens and tables of positions end
 
     @abstractmethod
-    def forward(self, images: Tensor, *, keys: Tensor | None = None) -> Tensor:
-        """Logits (B, K); the representation (B, D) when there is no classifier.
+    def outputs(self, images: Tensor, *, keys: Tensor | None = None) -> Outputs:
+        """The representation (B, D) and the logits (B, K), in one pass.
 
         images: (B, C, H, W) float, normalised.
         keys: (B,) int64, one for each sample, from which whatever is random in training follows (stochastic depth,
             patch dropout); None: torch's generator.
         """
 
-    @abstractmethod
-    def representation(self, images: Tensor, *, keys: Tensor | None = None) -> Tensor:
-        """(B, D): what the classifier reads."""
+    def forward(self, images: Tensor, **options: Any) -> Tensor:
+        """Logits (B, K); the representation (B, D) when there is no classifier. The options are those of `outputs`."""
+        return self.outputs(images, **options).logits
+
+    def representation(self, images: Tensor, **options: Any) -> Tensor:
+        """(B, D): what the classifier reads. The options are those of `outputs`."""
+        return self.outputs(images, **options).representation
 
     def layers(self) -> Sequence[nn.Module]:
         """The `config.layers` layers that can be frozen one by one, first to last."""

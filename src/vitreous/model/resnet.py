@@ -22,7 +22,7 @@ from vitreous.model.convolution import (
     pad_same,
 )
 from vitreous.model.initialise import Linear, initialise_convolutions
-from vitreous.model.network import Network
+from vitreous.model.network import Network, Outputs
 
 
 class GroupNorm32(nn.GroupNorm):
@@ -251,8 +251,6 @@ class BiT(Trunk, Network):
         """(B, D, h, w) to (B, K): the classifier reads the mean over all positions."""
         return self.head(feature_map.mean(dim=(2, 3)))
 
-    def forward(self, images: Tensor, *, keys: Tensor | None = None) -> Tensor:
-        return self.classify(self.feature_map(images))
-
-    def representation(self, images: Tensor, *, keys: Tensor | None = None) -> Tensor:
-        return self.feature_map(images).mean(dim=(2, 3))
+    def outputs(self, images: Tensor, *, keys: Tensor | None = None) -> Outputs:
+        features = self.feature_map(images)
+        return Outputs(features.mean(dim=(2, 3)), self.classify(features))

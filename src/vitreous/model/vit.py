@@ -28,7 +28,7 @@ from vitreous.model.keyed_random import keyed_uniform
 from vitreous.model.layers import MLP, AttentionPool, LayerScale, PreLogits, drop_branch
 from vitreous.model.merge import Merging
 from vitreous.model.neighbourhood import attend_within
-from vitreous.model.network import LeavesPatchesOut, Network, require
+from vitreous.model.network import LeavesPatchesOut, Network, Outputs, require
 from vitreous.model.position import (
     Grid,
     Layout,
@@ -91,10 +91,10 @@ class ViT(Network):
         if seed is not None:
             initialise(self, seed)
 
-    def forward(
+    def outputs(
         self, images: Tensor, *, keys: Tensor | None = None, keep_ids: Tensor | None = None, trace: Trace | None = None
-    ) -> Tensor:
-        """Logits (B, K); the representation (B, D) when there is no classifier.
+    ) -> Outputs:
+        """The representation y (B, D), and the logits (B, K); y again when there is no classifier.
 
         images: (B, C, H, W) float, normalised; any H and W that the patch divides.
         keys: (B,) int64 from which patch dropout and stochastic depth are drawn; None: torch's generator.
@@ -102,22 +102,16 @@ class ViT(Network):
         """
         z, layout = self.embed(images, keep_ids, keys)
         z = self.encode(z, layout, trace, self.config.tokens_read, keys)
+        y = self.pool(z, trace)
         if self.head_dist is not None:  # each classifier reads a token of its own
-            y, second = z[:, 0], z[:, 1]
-            logits = (self.head(y) + self.head_dist(second)) / 2
+            read, second = z[:, 0], z[:, 1]
+            logits = (self.head(read) + self.head_dist(second)) / 2
         else:
-            y, second = self.pre_logits(self.pool(z, trace)), None
-            logits = self.head(y)
+            read, second = self.pre_logits(y), None
+            logits = self.head(read)
         if trace is not None:
-            trace.pre_logits, trace.pre_logits_dist = y, second
-        return logits
-
-    def representation(
-        self, images: Tensor, *, keys: Tensor | None = None, keep_ids: Tensor | None = None, trace: Trace | None = None
-    ) -> Tensor:
-        """The image's representation y (B, D), before the classifier."""
-        z, layout = self.embed(images, keep_ids, keys)
-        return self.pool(self.encode(z, layout, trace, self.config.tokens_read, keys), trace)
+            trace.pre_logits, trace.pre_logits_dist = read, second
+        return Outputs(y, logits)
 
     def embed(
         self, images: Tensor, keep_ids: Tensor | None = None, keys: Tensor | None = None

@@ -8,7 +8,7 @@ from torch import nn
 
 from vitreous.config.model import ModelConfig
 from vitreous.model.family import Family
-from vitreous.model.network import Network
+from vitreous.model.network import Network, Outputs
 
 
 @dataclass(frozen=True)
@@ -63,11 +63,9 @@ class TinyConv(Network):
     def classify(self, feature_map):
         return self.head(feature_map.mean(dim=(2, 3)))
 
-    def forward(self, images, *, keys=None):
-        return self.classify(self.feature_map(images))
-
-    def representation(self, images, *, keys=None):
-        return self.feature_map(images).mean(dim=(2, 3))
+    def outputs(self, images, *, keys=None):
+        features = self.feature_map(images)
+        return Outputs(features.mean(dim=(2, 3)), self.classify(features))
 
 
 FAMILY = Family(TinyConvConfig, TinyConv)

@@ -89,11 +89,8 @@ def ask(network: Network, images: Tensor) -> NetworkOutput:
             trace = Trace((), attention=False, tokens=False)
             scores, features = network(images, trace=trace), trace.pre_logits
             assert features is not None
-        elif isinstance(network, HasFeatureMap):
-            places = network.feature_map(images)
-            scores, features = network.classify(places), places.mean(dim=(2, 3))
         else:
-            scores, features = network(images), network.representation(images)
+            features, scores = network.outputs(images)
         if not torch.isfinite(scores).all():
             raise UserError("gives scores that are not numbers: its weights are damaged, or its training diverged.")
         return NetworkOutput(
