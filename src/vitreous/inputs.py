@@ -99,6 +99,11 @@ def parse_bytes(size: str | int, name: str, least: int = 1) -> int:
     return count
 
 
+def counted(number: int, noun: str) -> str:
+    """ "1 image", "1,200 images"."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
 def format_bytes(count: int) -> str:
     """Such as "512 MB" or "1.5 GB"."""
     amount, unit = float(count), "bytes"

@@ -168,9 +168,9 @@ def test_predict_as_json_with_a_image_that_cannot_be_read(capsys, bundle, images
     assert status == 1
     bad, *good = (json.loads(line) for line in out.splitlines())
     assert bad["path"] == str(tmp_path / "bad [1].jpg")
-    assert set(bad) == {"path", "error"}
-    assert [one["label"] for one in good] == ["red"] * 4
-    assert set(good[0]) == {"path", "label", "score", "top"}
+    assert (bad["prediction"], bool(bad["error"])) == (None, True)
+    assert [(one["prediction"], one["error"]) for one in good] == [("red", None)] * 4
+    assert set(good[0]) == set(bad) == {"path", "prediction", "probability", "top", "error"}
 
 
 def test_predict_says_on_stderr_what_it_could_not_read(capsys, bundle, images, tmp_path):

@@ -15,15 +15,19 @@ from support.colours import make_bundle, make_images
 from vitreous import UserError
 from vitreous.callbacks import Callbacks
 from vitreous.evaluation.prediction_file import (
-    ImagePrediction,
+    EVALUATED,
+    EVALUATED_SETS,
     check_prediction_file,
-    image_predictions,
+    evaluated_rows,
     prediction_file,
+    prediction_row,
 )
 from vitreous.verbs.evaluate import evaluate
 from vitreous.weights.bundle import load_bundle, save_bundle
 
-ROW = ImagePrediction("a.png", ("cat",), True, 0.75, (("cat", 0.75), ("dog", 0.25)))
+ROW = prediction_row("a.png", [("cat", 0.75), ("dog", 0.25)]) | {
+    "label": "cat", "label_probability": 0.75, "right": True
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +47,8 @@ def read_csv(path):
 
 def from_csv(path):
     return [
-        (row["path"], row["label"], row["right"] == "true", float(row["probability"]),
-         [(row[f"top{k}"], float(row[f"probability{k}"])) for k in (1, 2, 3)])
+        (row["path"], row["label"], row["right"] == "true", float(row["label_probability"]),
+         [(row[f"prediction{k}"], float(row[f"probability{k}"])) for k in ("", 2, 3)])
         for row in read_csv(path)
     ]  # fmt: skip
 
@@ -52,7 +56,7 @@ def from_csv(path):
 def from_jsonl(path):
     rows = map(json.loads, path.read_text().splitlines())
     return [
-        (row["path"], row["label"], row["right"], row["probability"],
+        (row["path"], row["label"], row["right"], row["label_probability"],
          [(one["label"], one["probability"]) for one in row["top"]])
         for row in rows
     ]  # fmt: skip
@@ -86,28 +90,29 @@ def test_the_best_answers_against_numpy():
     scores = torch.randn(4, 9, generator=torch.Generator().manual_seed(0))
     scores[3] = 0  # equal scores: the first
     labels, paths = [f"class {k}" for k in range(9)], list("abcd")
-    found = image_predictions(scores, [[0], [3], [1, 4], [8]], labels, paths)
+    found = evaluated_rows(scores, [[0], [3], [1, 4], [8]], labels, paths, several=True)
     chance = np.exp(scores.double().numpy())
     chance /= chance.sum(axis=1, keepdims=True)
     for row, own in zip(found, chance, strict=True):
         best = np.argsort(-own, kind="stable")[:5]
-        assert [name for name, _ in row.top] == [f"class {k}" for k in best]
-        assert [share for _, share in row.top] == pytest.approx(own[best])
-    assert found[2].labels == ("class 1", "class 4")
-    assert found[2].probability == pytest.approx(chance[2, 1] + chance[2, 4])
-    assert found[3].top[0][0] == "class 0"
+        assert [one["label"] for one in row["top"]] == [f"class {k}" for k in best]
+        assert [one["probability"] for one in row["top"]] == pytest.approx(own[best])
+        assert (row["prediction"], row["probability"]) == (f"class {best[0]}", pytest.approx(own[best[0]]))
+    assert found[2]["labels"] == ["class 1", "class 4"]
+    assert found[2]["label_probability"] == pytest.approx(chance[2, 1] + chance[2, 4])
+    assert found[3]["prediction"] == "class 0"
 
 
 def test_names_of_any_bytes_and_formulas_in_cells(tmp_path):
     rows = [
-        ROW._replace(path="caf\udce9.png", labels=("=1+1",), right=False),
-        ROW._replace(path='@home,\n"x".png', labels=("'quoted",), right=False),
+        ROW | {"path": "caf\udce9.png", "label": "=1+1", "right": False},
+        ROW | {"path": '@home,\n"x".png', "label": "'quoted", "right": False},
     ]
     for name in ("a.csv", "a.jsonl"):
-        with prediction_file(tmp_path / name, 2) as write:
+        with prediction_file(tmp_path / name, 2, EVALUATED) as write:
             write(rows)
     raw = (tmp_path / "a.csv").read_bytes()
-    assert raw.splitlines()[1] == b"caf\\xe9.png,'=1+1,false,0.75,cat,0.75,dog,0.25"
+    assert raw.splitlines()[1] == b"caf\\xe9.png,cat,0.75,dog,0.25,'=1+1,0.75,false"
     cells = [cell for line in csv.reader(raw.decode().splitlines(keepends=True)) for cell in line]
     assert not any(cell.startswith(("=", "+", "-", "@")) for cell in cells)
     assert [(row["path"], row["label"]) for row in read_csv(tmp_path / "a.csv")] == [
@@ -119,9 +124,9 @@ def test_names_of_any_bytes_and_formulas_in_cells(tmp_path):
 
 
 def test_several_labels_are_a_list(tmp_path):
-    row = ROW._replace(labels=("cat", "-dog"), probability=1.0)
+    row = ROW | {"labels": ["cat", "-dog"], "label_probability": 1.0}
     for name in ("a.csv", "a.jsonl"):
-        with prediction_file(tmp_path / name, 2, several=True) as write:
+        with prediction_file(tmp_path / name, 2, EVALUATED_SETS) as write:
             write([row])
     assert json.loads(read_csv(tmp_path / "a.csv")[0]["labels"]) == ["cat", "-dog"]
     assert json.loads((tmp_path / "a.jsonl").read_text())["labels"] == ["cat", "-dog"]

@@ -71,9 +71,12 @@ def test_json_of_both_kinds(bundle, tmp_path):
     make_images(tmp_path / "p", count=1, colours=("red",))
     good, bad = predict(bundle, [tmp_path / "p" / "red" / "0.png", tmp_path / "none.png"], top=2)
     said = json.loads(json.dumps(good.to_json()))
-    assert list(said) == ["path", "label", "score", "top"]
-    assert said["top"][0] == {"label": "red", "score": said["score"]}
-    assert list(bad.to_json()) == ["path", "error"]
+    assert list(said) == ["path", "prediction", "probability", "top", "error"]
+    assert said["prediction"] == "red"
+    assert said["top"][0] == {"label": "red", "probability": said["probability"]}
+    assert bad.to_json() == {
+        "path": bad.path, "prediction": None, "probability": None, "top": None, "error": bad.error
+    }  # fmt: skip
 
 
 def test_files_bytes_images_and_arrays(bundle, tmp_path):

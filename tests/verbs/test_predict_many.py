@@ -68,12 +68,12 @@ def moments(out):
 def test_a_row_for_each_image_in_the_order_of_their_paths(whole, all_images):
     found = rows(whole)
     assert [row["path"] for row in found] == sorted(str(path) for path in all_images.rglob("*.png"))
-    assert [row["label"] for row in found] == [colour for colour in COLOURS for _ in range(EACH)]
+    assert [row["prediction"] for row in found] == [colour for colour in COLOURS for _ in range(EACH)]
     assert len(parts(whole)) == 3
     for row in found:
         assert row["error"] is None
-        assert row["top"][0] == {"label": row["label"], "score": row["score"]}
-        assert sum(best["score"] for best in row["top"]) == pytest.approx(1, abs=1e-5)
+        assert row["top"][0] == {"label": row["prediction"], "probability": row["probability"]}
+        assert sum(best["probability"] for best in row["top"]) == pytest.approx(1, abs=1e-5)
 
 
 def test_embeddings_are_what_the_network_says(bundle, tmp_path):
@@ -153,7 +153,7 @@ def test_a_image_that_changed_has_its_part_done_again(bundle, tmp_path):
     before = moments(tmp_path / "o")
     Image.fromarray(pixels("red", 5, (40, 44))).save(data / "blue" / "0.png")
     assert predict_many(bundle, data, tmp_path / "o").reused == 2
-    assert rows(tmp_path / "o")[0]["label"] == "red"
+    assert rows(tmp_path / "o")[0]["prediction"] == "red"
     after = moments(tmp_path / "o")
     assert [name for name in before if before[name] != after[name]] == ["part-000000.parquet"]
 
@@ -209,7 +209,7 @@ def test_a_cluster_with_gpus_takes_an_exported_model_as_it_is(bundle, exported, 
     for model, engine in ((exported, "onnx"), (bundle, "torch")):
         predict_many(model, all_images / "red", tmp_path / engine, ray="auto")
         assert part_plan.read_plan(tmp_path / engine).engine == engine
-        assert [row["label"] for row in rows(tmp_path / engine)] == ["red"] * EACH
+        assert [row["prediction"] for row in rows(tmp_path / engine)] == ["red"] * EACH
 
 
 def test_auto_is_no_address(bundle, all_images, tmp_path, monkeypatch):
@@ -269,7 +269,7 @@ def test_unreadable_images_get_a_row_each(bundle, tmp_path):
     assert list(done.unreadable) == [str(data / "green" / "3.png")]
     bad = [row for row in rows(tmp_path / "o") if row["error"] is not None]
     assert [row["path"] for row in bad] == list(done.unreadable)
-    assert (bad[0]["label"], bad[0]["top"], bad[0]["embedding"]) == (None, None, None)
+    assert (bad[0]["prediction"], bad[0]["top"], bad[0]["embedding"]) == (None, None, None)
 
 
 def test_too_many_unreadable_images_are_refused_and_good_ones_mended_go_on(bundle, tmp_path):
@@ -292,7 +292,7 @@ def test_a_model_without_a_classifier_has_embeddings(bundle, all_images, tmp_pat
     )
     save_bundle(tmp_path / "features", network, PREPROCESS, ())
     predict_many(tmp_path / "features", all_images / "red", tmp_path / "o", embed=True)
-    assert all(row["label"] is None and len(row["embedding"]) == 32 for row in rows(tmp_path / "o"))
+    assert all(row["prediction"] is None and len(row["embedding"]) == 32 for row in rows(tmp_path / "o"))
     with pytest.raises(UserError, match="features: "):
         predict_many(tmp_path / "features", all_images / "red", tmp_path / "o2")
 
@@ -306,7 +306,7 @@ def test_lists_arrays_and_several_places(bundle, all_images, tmp_path):
     done = predict_many(bundle, [listed, tmp_path / "x.npz", one], tmp_path / "o")
     assert (done.images, done.parts) == (73, 2)
     found = rows(tmp_path / "o")
-    assert [row["label"] for row in found] == ["red", "green", *["blue"] * 70, "red"]
+    assert [row["prediction"] for row in found] == ["red", "green", *["blue"] * 70, "red"]
     assert found[-1]["path"] == str(one)
 
 
@@ -316,7 +316,7 @@ def test_an_array_with_other_pixels_is_done_again(bundle, tmp_path):
         images = np.stack([pixels(colour, number) for number in range(5)])
         np.savez(tmp_path / "x.npz", images=images, labels=np.arange(5) % 2)
         assert predict_many(bundle, tmp_path / "x.npz", tmp_path / "o").reused == kept
-        assert [row["label"] for row in rows(tmp_path / "o")] == [colour] * 5
+        assert [row["prediction"] for row in rows(tmp_path / "o")] == [colour] * 5
 
 
 def test_shards(whole, bundle, all_images, tmp_path):
@@ -382,7 +382,7 @@ def test_a_machine_without_the_verified_int8_computes_its_slice_in_fp32(
     assert (again.reused, again.engines) == (3, {"openvino-int8": 2, "openvino-fp32": 1})
     show_files(again)
     assert re.search(r"openvino-int8 \(2 .*openvino-fp32 \(1 ", capsys.readouterr().out)
-    assert [row["label"] for row in rows(tmp_path / "o")] == [colour for colour in COLOURS for _ in range(EACH)]
+    assert [row["prediction"] for row in rows(tmp_path / "o")] == [colour for colour in COLOURS for _ in range(EACH)]
 
 
 @pytest.mark.slow

@@ -29,6 +29,16 @@ class ListLine(NamedTuple):
     split: Split
 
 
+def open_paths(path: Path) -> Source:
+    """The images that a CSV or JSONL names, in its order, whatever labels and splits it gives them, if any."""
+    check_memory(2 * path.stat().st_size, str(path), "give a shorter list")
+    names, rows_of = Names(), _csv_rows if path.suffix.lower() == ".csv" else _jsonl_rows
+    with open_input(path) as file:
+        for row in rows_of(path, file, labelled=False):
+            names.append(row.path)
+    return FolderSource(path.parent, names, np.full(len(names), -1, dtype=np.int64), ())
+
+
 def open_list(path: Path) -> Data:
     """Data from a CSV or JSONL with path, label and perhaps split; paths count from the file's own folder."""
     check_memory(6 * path.stat().st_size, str(path), "give a shorter list")  # of short lines, numbers are the most
@@ -60,15 +70,14 @@ def open_list(path: Path) -> Data:
     return Data(splits, classes)
 
 
-def _csv_rows(path: Path, file: BinaryIO) -> Iterator[ListLine]:
+def _csv_rows(path: Path, file: BinaryIO, *, labelled: bool = True) -> Iterator[ListLine]:
     table = csv.DictReader(_lines(path, file))
     try:
-        missing = {"path", "label"} - set(table.fieldnames or ())
-        if missing:
+        needed = ("path", "label") if labelled else ("path",)
+        if not {*needed} <= {*(table.fieldnames or ())}:
             have = ", ".join(islice(table.fieldnames or ("nothing",), 6))
-            raise UserError(
-                f"{path}: the first line must name the columns path,label and perhaps split; it has {have[:200]}."
-            )
+            columns = "columns path,label and perhaps split" if labelled else "column path"
+            raise UserError(f"{path}: the first line must name the {columns}; it has {have[:200]}.")
         for name in ("path", "label", "split"):
             if list(table.fieldnames or ()).count(name) > 1:
                 raise UserError(f"{path}: the first line names the column {name!r} twice; rename or remove one.")
@@ -78,28 +87,28 @@ def _csv_rows(path: Path, file: BinaryIO) -> Iterator[ListLine]:
                     f"{path}, line {table.line_num}: {more[0]!r:.80} is in no column; quote a path or label that has "
                     "a comma."
                 )
-            yield _row(path, table.line_num, row)
+            yield _row(path, table.line_num, row, labelled)
     except csv.Error as error:
         raise UserError(f"{path}, line {table.line_num}: not CSV ({error}); save it as CSV in UTF-8.") from None
 
 
-def _jsonl_rows(path: Path, file: BinaryIO) -> Iterator[ListLine]:
+def _jsonl_rows(path: Path, file: BinaryIO, *, labelled: bool = True) -> Iterator[ListLine]:
     for number, line in enumerate(_lines(path, file), start=1):
         if line.strip():
             row = parse_json(line, f"{path}, line {number}")
             if not isinstance(row, dict):
                 raise UserError(f'{path}, line {number}: must be an object such as {{"path": ..., "label": ...}}.')
-            yield _row(path, number, row)
+            yield _row(path, number, row, labelled)
 
 
-def _row(path: Path, number: int, row: dict[str, Any]) -> ListLine:
-    name, label = row.get("path"), row.get("label")
+def _row(path: Path, number: int, row: dict[str, Any], labelled: bool) -> ListLine:
+    name, label = row.get("path"), row.get("label") if labelled else "?"
     label = label.strip() if isinstance(label, str) else label
     if not name or label is None or label == "":
         raise UserError(f"{path}, line {number}: path and label must both be given.")
     if not isinstance(name, str) or not isinstance(label, str | int | float) or "\0" in name:
         raise UserError(f"{path}, line {number}: path must be a text, and label a text or a number.")
-    split = row.get("split") or "train"
+    split = labelled and row.get("split") or "train"
     known = SPLIT_NAMES.get(split.strip().lower()) if isinstance(split, str) else None
     if known is None:
         raise UserError(f"{path}, line {number}: split {split!r:.80} must be train, val or test.")

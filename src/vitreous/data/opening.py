@@ -22,7 +22,7 @@ from vitreous.data.folder import (
     open_folder,
     open_unlabelled_folder,
 )
-from vitreous.data.lists import open_list
+from vitreous.data.lists import open_list, open_paths
 from vitreous.data.packed import open_npz, open_packed_folder
 from vitreous.data.shards.opening import is_shards, open_shards
 from vitreous.data.source import Data, NoClassesError, Source, Split
@@ -111,10 +111,15 @@ def open_unlabelled(data: str | Path) -> tuple[Source, tuple[str, ...]]:
     return source.with_labels(np.full(len(source), -1, dtype=np.int64), ()), (*opened.notes, *unused)
 
 
+def is_dataset_name(data: str | Path) -> bool:
+    """Whether it names images by a list, an archive or a dataset's name, not by a file or folder of their own."""
+    return str(data) == BUILTIN or str(data).startswith(PREFIX) or Path(data).suffix.lower() in FILE_READERS
+
+
 def open_every_image(data: str | Path) -> tuple[tuple[Source, ...], tuple[str, ...]]:
     """All images at a path, whatever labels and splits they have, and notes on what was skipped. A file of an image; a
-    folder, of which all images below it are taken, in the order of their paths; or any other data that `open_data`
-    knows, of which all splits are taken. Names of files are absolute."""
+    folder, of which all images below it are taken, in the order of their paths; a list, which needs no labels; or any
+    other data that `open_data` knows, of which all splits are taken. Names of files are absolute."""
     path = Path(data)
     if _is_folder(path):
         walk = FolderWalk()
@@ -122,6 +127,8 @@ def open_every_image(data: str | Path) -> tuple[tuple[Source, ...], tuple[str, .
             return (images_below(path.absolute(), walk),), walk.remarks(path)
     elif path.suffix.lower() in IMAGE_SUFFIXES:
         return (one_image(path.absolute()),), ()
+    elif FILE_READERS.get(path.suffix.lower()) is open_list and path.is_file():
+        return (open_paths(path.absolute()),), ()
     opened = (
         builtin_data() if data == BUILTIN else open_data(path.absolute() if path.exists() else data, labelled=False)
     )

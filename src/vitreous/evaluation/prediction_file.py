@@ -1,6 +1,9 @@
-"""The prediction for each image: one row per image, in a file from which anybody can compute their own figure.
+"""Predictions in files: one row per image, with the same columns whoever writes them.
 
-CSV and JSON lines are written as predictions are made, Parquet in groups of rows: memory does not grow with them.
+path, prediction (the likeliest class), probability (its own), and top, the likeliest classes with their probabilities.
+`predict` adds error, and embedding if asked for; `evaluate` adds label (the true one; labels where the data have
+several), label_probability and right. A row is a dict; CSV and JSON lines are written as predictions are made, Parquet
+in groups of rows: memory does not grow with them.
 """
 
 from __future__ import annotations
@@ -8,10 +11,10 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 from torch import Tensor
 
@@ -21,29 +24,39 @@ from vitreous.model.predictions import class_probabilities
 from vitreous.storage.files import new_file
 from vitreous.storage.overwrite import GENERATOR, check_file
 
-TOP = 5  # how many of the likeliest classes are written
+Row = dict[str, Any]
+Write = Callable[[Iterable[Row]], None]
+
+TOP = 5  # how many of the likeliest classes an evaluation writes
 ROWS_PER_GROUP = 8192  # rows of a Parquet file that are kept until they are written together
+SHARED = ("path", "prediction", "probability", "top")
+EVALUATED = ("label", "label_probability", "right")
+EVALUATED_SETS = ("labels", "label_probability", "right")
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "'")
 """How a cell begins that a spreadsheet would compute or swallow, and the apostrophe that keeps it from doing so."""
 
 
-class ImagePrediction(NamedTuple):
-    """The prediction for one image, and its true labels."""
-
-    path: str
-    labels: tuple[str, ...]  # each of which counts as right; one, unless the data have several for an image
-    right: bool  # whether the first of `top` is one of them
-    probability: float  # of its labels, all together
-    top: tuple[tuple[str, float], ...]  # the likeliest classes with their probabilities, the likeliest first
+def predicted_columns(*, embed: bool) -> tuple[str, ...]:
+    """What `predict` adds; where an image cannot be read, all but path and error are null."""
+    return ("error", "embedding") if embed else ("error",)
 
 
-Write = Callable[[Sequence[ImagePrediction]], None]
+def prediction_row(path: str, top: Sequence[tuple[str, float]] | None) -> Row:
+    """The columns of all files. top: the likeliest labels with their probabilities; None if there is no prediction."""
+    label, probability = top[0] if top else (None, None)
+    listed = None if top is None else [{"label": name, "probability": one} for name, one in top]
+    return {"path": path, "prediction": label, "probability": probability, "top": listed}
 
 
-def image_predictions(
-    logits: Tensor, accepted: Sequence[Sequence[int]], labels: Sequence[str], paths: Sequence[str]
-) -> list[ImagePrediction]:
-    """The predictions of logits (B, K); of equal logits the first is taken, as `score_classes` does.
+def evaluated_rows(
+    logits: Tensor,
+    accepted: Sequence[Sequence[int]],
+    labels: Sequence[str],
+    paths: Sequence[str],
+    *,
+    several: bool = False,
+) -> list[Row]:
+    """The rows of logits (B, K) where the truth is known; of equal logits the first is taken, as `score_classes` does.
 
     accepted: (B,) which classes count as right; labels: (K,) their names; paths: (B,) the images' names.
     """
@@ -51,9 +64,13 @@ def image_predictions(
     best = probabilities.argsort(dim=1, descending=True, stable=True)[:, :TOP]
     found = []
     for row, truth, path, first in zip(probabilities, accepted, paths, best.tolist(), strict=True):
-        top = tuple((labels[k], float(row[k])) for k in first)
-        own = float(row[list(truth)].sum())
-        found.append(ImagePrediction(path, tuple(labels[k] for k in truth), first[0] in truth, own, top))
+        names = [labels[k] for k in truth]
+        true = {"labels": names} if several else {"label": names[0]}
+        found.append(
+            prediction_row(path, [(labels[k], float(row[k])) for k in first])
+            | true
+            | {"label_probability": float(row[list(truth)].sum()), "right": first[0] in truth}
+        )
     return found
 
 
@@ -68,91 +85,111 @@ def check_prediction_file(path: str | Path) -> Path:
 
 
 @contextmanager
-def prediction_file(path: Path, classes: int, *, several: bool = False) -> Iterator[Write]:
+def prediction_file(path: Path, top: int, columns: Sequence[str]) -> Iterator[Write]:
     """A function that takes rows; when the block ends well, the file is whole and in its place.
 
-    classes: K of the model. several: images may have more than one label, so the file has a list of them.
+    top: how many classes `top` has, at most; columns: what rows have beside `prediction_row`.
     """
-    with new_file(path) as file, FORMATS[path.suffix.lower()](file, min(TOP, classes), several) as write:
-        yield write
+    with new_file(path) as file, FORMATS[path.suffix.lower()](file, top, columns) as write:
+        yield lambda rows: write(map(_utf8, rows))
+
+
+def prediction_bytes(ending: str, rows: Iterable[Row], columns: Sequence[str]) -> bytes:
+    """A whole file of that ending, ".jsonl" or ".parquet"."""
+    file = io.BytesIO()
+    with FORMATS[ending](file, 0, columns) as write:
+        write(map(_utf8, rows))
+    return file.getvalue()
+
+
+def _utf8(value: Any) -> Any:
+    """The same with the invalid bytes of file names escaped, as no format has a place for them."""
+    if isinstance(value, str):
+        return utf8_text(value)
+    if isinstance(value, dict):
+        return {name: one if name == "embedding" else _utf8(one) for name, one in value.items()}
+    return [_utf8(one) for one in value] if isinstance(value, list) else value
 
 
 @contextmanager
-def _write_csv(file: BinaryIO, top: int, several: bool) -> Iterator[Write]:
-    """A column for everything: path, label, right, probability, top1, probability1, top2, ...
+def _write_csv(file: BinaryIO, top: int, columns: Sequence[str]) -> Iterator[Write]:
+    """A column for everything: path, prediction, probability, prediction2, probability2, ..., then the others.
 
     A text that a spreadsheet would take for a formula has an apostrophe before it, and so has one that begins with an
     apostrophe: whoever takes one away from each text that has it reads what was written.
     """
+    if "embedding" in columns:
+        raise UserError("embed: CSV has no place for lists of numbers; give a name that ends in .jsonl or .parquet.")
 
     def write_line(cells: Sequence[str]) -> None:
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerow(cells)
         file.write(text.getvalue().encode())
 
-    def write(rows: Sequence[ImagePrediction]) -> None:
+    def write(rows: Iterable[Row]) -> None:
         for row in rows:
-            label = json.dumps([utf8_text(name) for name in row.labels]) if several else row.labels[0]
-            best = [cell for name, probability in row.top for cell in (_cell(name), repr(probability))]
-            right = "true" if row.right else "false"
-            write_line([_cell(row.path), _cell(label), right, repr(row.probability), *best])
+            best = [value for one in (row["top"] or ())[1:] for value in one.values()]
+            best += [None] * (2 * (top - 1) - len(best))
+            values = (row["path"], row["prediction"], row["probability"], *best, *map(row.get, columns))
+            write_line([_cell(value) for value in values])
 
-    names = [name for k in range(1, top + 1) for name in (f"top{k}", f"probability{k}")]
-    write_line(["path", "labels" if several else "label", "right", "probability", *names])
+    more = [name for k in range(2, top + 1) for name in (f"prediction{k}", f"probability{k}")]
+    write_line(["path", "prediction", "probability", *more, *columns])
     yield write
 
 
-def _cell(text: str) -> str:
-    text = utf8_text(text)
-    return f"'{text}" if text.startswith(_FORMULA) else text
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    text = value if isinstance(value, str) else json.dumps(value)
+    return f"'{text}" if isinstance(value, str) and text.startswith(_FORMULA) else text
 
 
 @contextmanager
-def _write_json_lines(file: BinaryIO, top: int, several: bool) -> Iterator[Write]:
-    """An object for each image: {"path", "label", "right", "probability", "top": [{"label", "probability"}, ...]}."""
-
-    def write(rows: Sequence[ImagePrediction]) -> None:
+def _write_json_lines(file: BinaryIO, top: int, columns: Sequence[str]) -> Iterator[Write]:
+    def write(rows: Iterable[Row]) -> None:
         for row in rows:
-            file.write(json.dumps(_fields(row, several), allow_nan=False).encode() + b"\n")
+            fields = {name: row.get(name) for name in (*SHARED, *columns)}
+            file.write(json.dumps(fields, allow_nan=False).encode() + b"\n")
 
     yield write
 
 
 @contextmanager
-def _write_parquet(file: BinaryIO, top: int, several: bool) -> Iterator[Write]:
+def _write_parquet(file: BinaryIO, top: int, columns: Sequence[str]) -> Iterator[Write]:
     """The fields of the JSON lines as columns; `top` is a list of structures."""
-    pa, parquet = _pyarrow(Path(getattr(file, "name", "predictions.parquet")))
-    best = pa.list_(pa.struct([("label", pa.string()), ("probability", pa.float64())]))
-    label = ("labels", pa.list_(pa.string())) if several else ("label", pa.string())
-    columns = [("path", pa.string()), label, ("right", pa.bool_()), ("probability", pa.float64()), ("top", best)]
-    schema = pa.schema(columns, metadata={"generator": GENERATOR})
-    writer = parquet.ParquetWriter(file, schema)
-    pending: list[dict[str, Any]] = []  # until there are enough for a group of rows
-
-    def write_group() -> None:
-        writer.write_table(pa.Table.from_pylist(pending, schema=schema))
-        pending.clear()
-
-    def write(rows: Sequence[ImagePrediction]) -> None:
-        pending.extend(_fields(row, several) for row in rows)
-        if len(pending) >= ROWS_PER_GROUP:
-            write_group()
-
-    yield write
-    if pending:
-        write_group()
-    writer.close()
-
-
-def _fields(row: ImagePrediction, several: bool) -> dict[str, Any]:
-    names = [utf8_text(name) for name in row.labels]
-    return {
-        "path": utf8_text(row.path),
-        **({"labels": names} if several else {"label": names[0]}),
-        "right": row.right,
-        "probability": row.probability,
-        "top": [{"label": utf8_text(name), "probability": probability} for name, probability in row.top],
+    pa, parquet = _pyarrow(Path(getattr(file, "name", "the predictions")))
+    text, number = pa.string(), pa.float64()
+    types = {
+        "path": text,
+        "prediction": text,
+        "probability": number,
+        "top": pa.list_(pa.struct([("label", text), ("probability", number)])),
+        "error": text,
+        "embedding": pa.list_(pa.float32()),
+        "label": text,
+        "labels": pa.list_(text),
+        "label_probability": number,
+        "right": pa.bool_(),
     }
+    columns = (*SHARED, *columns)
+    schema = pa.schema([(name, types[name]) for name in columns], metadata={"generator": GENERATOR})
+    pending: list[Row] = []  # until there are enough for a group of rows
+    with parquet.ParquetWriter(file, schema) as writer:
+
+        def write_group() -> None:
+            writer.write_table(pa.Table.from_pylist(pending, schema=schema))
+            pending.clear()
+
+        def write(rows: Iterable[Row]) -> None:
+            for row in rows:
+                pending.append(row)
+                if len(pending) == ROWS_PER_GROUP:
+                    write_group()
+
+        yield write
+        if pending:
+            write_group()
 
 
 def _pyarrow(path: Path) -> tuple[Any, Any]:
@@ -161,8 +198,8 @@ def _pyarrow(path: Path) -> tuple[Any, Any]:
         import pyarrow.parquet
     except ImportError:
         raise UserError(
-            f"{path}: writing Parquet needs pyarrow, which is not installed; pip install 'vitreous[parquet]', or give "
-            "a name that ends in .csv or .jsonl."
+            f"{path}: Parquet needs pyarrow, which is not installed; pip install 'vitreous[parquet]', or give a name "
+            "that ends in .csv or .jsonl."
         ) from None
     return pyarrow, pyarrow.parquet
 

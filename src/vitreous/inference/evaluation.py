@@ -21,7 +21,7 @@ from vitreous.errors import UserError
 from vitreous.evaluation.classify import ClassificationResult, distinct_labels, score_classes
 from vitreous.evaluation.features import compute_features
 from vitreous.evaluation.label_sets import LabelSet, read_label_sets
-from vitreous.evaluation.prediction_file import Write, image_predictions, prediction_file
+from vitreous.evaluation.prediction_file import EVALUATED, EVALUATED_SETS, TOP, Write, evaluated_rows, prediction_file
 from vitreous.inference.engine import InferenceModel
 from vitreous.inference.matching import LabelSpace, MatchedSource, check_imagenet, match_classes, match_names
 from vitreous.inference.memory_needs import check_inference_memory
@@ -103,8 +103,9 @@ def evaluate_classifier(
         # Each image's label is its number, by which its labels are found again when some cannot be read.
         numbers = np.arange(len(kept), dtype=np.int64)
         matched = MatchedSource(source.subset(kept).with_labels(numbers, model.labels), model.labels)
-    start, several = time.perf_counter(), accepted is not None
-    with prediction_file(predictions, len(matched.labels), several=several) if predictions else nullcontext() as write:
+    start, top = time.perf_counter(), min(TOP, len(matched.labels))
+    columns = EVALUATED if accepted is None else EVALUATED_SETS
+    with prediction_file(predictions, top, columns) if predictions else nullcontext() as write:
         result, unreadable = measure_classifier(model, matched, accepted=accepted, write=write, **loading)
     return Evaluation(
         split=split,
@@ -168,7 +169,7 @@ def measure_classifier(
     def on_batch(batch: Batch, logits: Tensor) -> None:
         if write is not None:
             paths = [matched.source.name(index) for index in batch.index.tolist()]
-            write(image_predictions(logits, labels_of(batch.targets), names, paths))
+            write(evaluated_rows(logits, labels_of(batch.targets), names, paths, several=accepted is not None))
 
     def compute(images: Tensor) -> Tensor:
         return matched.select(model.engine.logits(images))

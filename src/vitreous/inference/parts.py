@@ -1,8 +1,7 @@
 """Predictions for many images as files in a folder, part by part: each is done once, by whichever process, and is then
 a file that is whole, with a record that says so.
 
-Rows have the same columns in each file: path, label, score, top (a list of labels with their scores), error, and
-embedding if it was asked for. If an image cannot be read, all but path and error are null.
+Rows have the columns of `vitreous.evaluation.prediction_file`.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
-from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,21 +23,19 @@ from vitreous.data.loader import check_unreadable
 from vitreous.data.packed import ArraySource
 from vitreous.data.source import Source
 from vitreous.errors import UserError
+from vitreous.evaluation.prediction_file import predicted_columns, prediction_bytes
 from vitreous.inference.engine import InferenceModel
 from vitreous.inference.memory_needs import check_inference_memory
-from vitreous.inference.part_plan import RECORDS, FileFormat, ModelRequest, PartPlan, open_plan
+from vitreous.inference.part_plan import RECORDS, ModelRequest, PartPlan, open_plan
 from vitreous.inference.predict import Prediction, named_images, predict_images
-from vitreous.inputs import read_json, utf8_text
+from vitreous.inputs import read_json
 from vitreous.storage.files import write_file
 from vitreous.storage.manifest import sha256_file, sha256_json
-from vitreous.storage.overwrite import GENERATOR
 
 if TYPE_CHECKING:
     from vitreous.inference.ray_cluster import Cluster
 
 log = logging.getLogger("vitreous")
-
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -47,7 +43,7 @@ class PredictedParts:
     """What one command added to a folder of predictions."""
 
     out: Path
-    format: FileFormat
+    format: str
     parts: int  # of this command's slice of the work
     reused: int  # of these, the parts that were done already
     images: int
@@ -163,11 +159,8 @@ class PartFolder:
     ) -> PartRecord:
         """Write a part: first its file, then the record that it is done."""
         plan = self.plan
-        rows = [_row(one, plan.embed) for one in predictions]
-        if plan.format == "parquet":
-            content = _parquet(rows, plan.embed)
-        else:
-            content = b"".join(json.dumps(row, allow_nan=False).encode() + b"\n" for row in rows)
+        rows = [one.to_json() for one in predictions]
+        content = prediction_bytes(f".{plan.format}", rows, predicted_columns(embed=plan.embed))
         record = PartRecord(
             file=f"part-{part:06d}.{plan.format}",  # names are in the order of the images
             bytes=len(content),
@@ -224,29 +217,3 @@ class PartWorker:
         )
         return self.folder.write(part, list(predictions), images, self.model.computed_by)
 
-
-def _row(one: Prediction, embed: bool) -> Row:
-    top = None if one.error is not None else [{"label": utf8_text(best.label), "score": best.score} for best in one.top]
-    label = None if one.label is None else utf8_text(one.label)
-    row: Row = {"path": utf8_text(one.path), "label": label, "score": one.score, "top": top, "error": one.error}
-    if embed:
-        row["embedding"] = None if one.embedding is None else one.embedding.tolist()
-    return row
-
-
-def _parquet(rows: Sequence[Row], embed: bool) -> bytes:
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet
-    except ImportError:
-        raise UserError(
-            "these predictions are in Parquet files, and pyarrow is not installed here; pip install "
-            "'vitreous[parquet]'."
-        ) from None
-    top = pa.list_(pa.struct([("label", pa.string()), ("score", pa.float32())]))
-    columns = [("path", pa.string()), ("label", pa.string()), ("score", pa.float32()), ("top", top)]
-    columns += [("error", pa.string()), *([("embedding", pa.list_(pa.float32()))] if embed else [])]
-    schema = pa.schema(columns, metadata={"generator": GENERATOR})
-    file = BytesIO()
-    pa.parquet.write_table(pa.Table.from_pylist(list(rows), schema=schema), file)
-    return file.getvalue()

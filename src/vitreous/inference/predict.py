@@ -16,10 +16,11 @@ from torch import Tensor
 
 from vitreous.callbacks import Progress, no_progress
 from vitreous.data.decode import ImageError
-from vitreous.data.opening import check_found, open_folder_of_images
+from vitreous.data.opening import check_found, is_dataset_name, open_every_image, open_folder_of_images
 from vitreous.data.shards.opening import is_shards, open_shards
 from vitreous.data.source import Source
 from vitreous.data.view import IMAGE_TYPES, ImageInput, Sample, ViewOrError, ViewPipeline, check_image, map_concurrently
+from vitreous.evaluation.prediction_file import prediction_row
 from vitreous.inference.engine import InferenceModel
 from vitreous.model.predictions import class_probabilities, ranked_classes
 
@@ -58,11 +59,10 @@ class Prediction:
         return self.top[0].score if self.top else None
 
     def to_json(self) -> dict[str, Any]:
-        """{"path", "label", "score", "top"} or {"path", "error"}."""
-        if self.error is not None:
-            return {"path": self.path, "error": self.error}
-        top = [{"label": one.label, "score": one.score} for one in self.top]
-        return {"path": self.path, "label": self.label, "score": self.score, "top": top}
+        """{"path", "prediction", "probability", "top", "error"}, and "embedding" if there is one."""
+        top = None if self.error is not None else [(one.label, one.score) for one in self.top]
+        embedding = {} if self.embedding is None else {"embedding": self.embedding.tolist()}
+        return {**prediction_row(self.path, top), "error": self.error, **embedding}
 
     def _repr_html_(self) -> str:
         rows = [(one.label, f"{one.score:.1%}") for one in self.top] if self.error is None else [("error", self.error)]
@@ -118,7 +118,7 @@ def predict_images(
 
 
 class ImageList:
-    """Images that a person gives, with their names; a folder, or shards, stand for all images in them.
+    """Images that a person gives, with their names; a folder, shards or a list stand for all images in them.
 
     The files of a folder are kept as bytes in one block (`vitreous.data.folder.Names`): of a million, some 100 MB.
     """
@@ -139,6 +139,9 @@ class ImageList:
                 self._sources[number] = tuple(open_shards(image, labelled=False).splits.values())
             elif (folder := open_folder_of_images(image, notes)) is not None:
                 self._sources[number] = (folder,)
+            elif is_dataset_name(image):
+                self._sources[number], remarks = open_every_image(image)
+                notes += remarks
         several = sum(len(source) for sources in self._sources.values() for source in sources)
         self._count = len(given) - len(self._sources) + several
         check_found(self._count, notes)

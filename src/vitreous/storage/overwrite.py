@@ -30,8 +30,8 @@ _SOFTWARE = re.compile(rb"vitreous \d")  # a PNG's text, or the EXIF block of an
 _MARKS = {
     b"<!doctype html>": re.compile(rb'<meta name="generator" content="vitreous \d'),
     b"<?xml": re.compile(rb"<dc:title>vitreous \d"),
-    b"{": re.compile(rb'\A\{\s*"generator": "vitreous \d|\A\{"path": "[^\n]*"right": (true|false), "probability": '),
-    b"path,label": re.compile(rb"\Apath,labels?,right,probability,top1,probability1[,\n]"),
+    b"{": re.compile(rb'\A\{\s*"generator": "vitreous \d|\A\{"path": "[^\n]*"prediction": [^\n]*"probability": '),
+    b"path,prediction": re.compile(rb"\Apath,prediction,probability[,\w]*,(label_probability,right|error)\n"),
     b"PAR1": re.compile(rb"generator.{1,9}vitreous \d", re.DOTALL),
     b"PK": re.compile(rb"vitreous \d[\w.+]*\Z"),
     b"\x89PNG": _SOFTWARE,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from vitreous.cli.verb import verb
 from vitreous.errors import UserError
 from vitreous.explain.request import ExplanationRequest, Point
-from vitreous.verbs.options import DeviceOption, ImageResults, PerImageVerb, PreprocessOption
+from vitreous.verbs.options import DeviceOption, ImageResults, PerImageVerb, PreprocessOption, results_or_errors
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Explain(PreprocessOption, DeviceOption, ExplanationRequest, PerImageVerb["ImageResults[Explanation]"]):
+class Explain(PreprocessOption, DeviceOption, ExplanationRequest, PerImageVerb["ImageResults[Explanation | ImageError]"]):
     """Show what a model looked at, as an overlay on each image.
 
     The exit status is 1 if an image could not be read.
@@ -38,8 +38,9 @@ class Explain(PreprocessOption, DeviceOption, ExplanationRequest, PerImageVerb["
     streams: ClassVar[bool] = True
     json_help: ClassVar[str] = "Print one JSON object per image."
 
-    def run(self) -> ImageResults[Explanation]:
+    def run(self) -> ImageResults[Explanation | ImageError]:
         """An iterator; each explanation is computed and written on demand."""
+        from vitreous.data.decode import ImageError
         from vitreous.data.opening import list_images
         from vitreous.distributed.world import find_device
         from vitreous.explain.explanation import Explainer
@@ -53,9 +54,8 @@ class Explain(PreprocessOption, DeviceOption, ExplanationRequest, PerImageVerb["
         check_explanation_memory(bundle, explainer.method)
         endings = (f"-{explainer.method}{ending}" for ending in (".png", "-grid.png", ".npz"))
         files = self.name_outputs(self.out, paths, *endings)
-        return ImageResults(
-            partial(self._explain, explainer, path, named) for path, named in zip(paths, files, strict=True)
-        )
+        explained = results_or_errors(partial(self._explain, explainer), zip(paths, files, strict=True))
+        return ImageResults(explained, lambda one: isinstance(one, ImageError))
 
     def _explain(self, explainer: Explainer, path: Path, files: list[Path]) -> Explanation:
         """One image; files: the names of the overlay, the grid and the arrays, or none of them."""
@@ -79,7 +79,7 @@ class Explain(PreprocessOption, DeviceOption, ExplanationRequest, PerImageVerb["
         label = "" if one.label is None else f"  {one.label} {one.score:.1%}"
         return f"{one.path}{label}  {one.method}: {', '.join(map(str, one.files))}"
 
-    def to_json(self, result: ImageResults[Explanation]) -> Iterator[dict[str, Any]]:
+    def to_json(self, result: ImageResults[Explanation | ImageError]) -> Iterator[dict[str, Any]]:
         """{"path", "method", "label", "score", "files"} or {"path", "error"} per image."""
         from vitreous.data.decode import ImageError
 
@@ -142,7 +142,7 @@ class Walkthrough(PreprocessOption, PerImageVerb["list[WrittenPage | ImageError]
             return WrittenPage(path, write_output(file, self._page(bundle, vit, path)))
 
         found = []
-        for one in ImageResults(partial(write, path, file) for path, (file,) in zip(paths, files, strict=True)):
+        for one in results_or_errors(write, ((path, file) for path, (file,) in zip(paths, files, strict=True))):
             found.append(one)
             self.active_callbacks.progress("writing pages", len(found), len(paths))
         return found
@@ -184,7 +184,7 @@ class Reconstruction(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Reconstruct(PerImageVerb["ImageResults[Reconstruction]"]):
+class Reconstruct(PerImageVerb["ImageResults[Reconstruction | ImageError]"]):
     """Show how a masked autoencoder (MAE) fills in the hidden patches of images.
 
     Each result has three panels: the image, the patches that the model sees, and its reconstruction. Which patches it
@@ -201,8 +201,9 @@ class Reconstruct(PerImageVerb["ImageResults[Reconstruction]"]):
     streams: ClassVar[bool] = True
     json_help: ClassVar[str] = ""
 
-    def run(self) -> ImageResults[Reconstruction]:
+    def run(self) -> ImageResults[Reconstruction | ImageError]:
         """An iterator; each reconstruction is computed and written on demand."""
+        from vitreous.data.decode import ImageError
         from vitreous.data.opening import list_images
         from vitreous.model.network import require
         from vitreous.model.vit import ViT
@@ -219,10 +220,9 @@ class Reconstruct(PerImageVerb["ImageResults[Reconstruction]"]):
         files = self.name_outputs(self.out, paths, "-reconstructed.png")
         bundle = load_bundle(self.model)
         autoencoder = load_autoencoder(folder, require(bundle.model, ViT, str(self.model)))
-        numbered = enumerate(zip(paths, files, strict=True))
-        return ImageResults(
-            partial(_reconstruct, autoencoder, bundle, number, path, *named) for number, (path, named) in numbered
-        )
+        numbered = ((number, path, *files[number]) for number, path in enumerate(paths))
+        drawn = results_or_errors(partial(_reconstruct, autoencoder, bundle), numbered)
+        return ImageResults(drawn, lambda one: isinstance(one, ImageError))
 
     def line(self, one: Reconstruction) -> str:
         return f"{one.path}: {one.file}"

@@ -204,22 +204,29 @@ class PerImageVerb(Verb[R]):
         return outputs
 
 
-class ImageResults(Generic[T]):
-    """An iterator over results; an image that cannot be read gives its `ImageError`."""
+def results_or_errors(function: Callable[..., T], arguments: Iterable[Iterable[Any]]) -> Iterator[T | ImageError]:
+    """The function's result for each image, or the `ImageError` of one that cannot be read."""
+    from vitreous.data.decode import ImageError
 
-    def __init__(self, results: Iterable[Callable[[], T]]) -> None:
-        self._results = iter(results)
+    for given in arguments:
+        try:
+            result: T | ImageError = function(*given)
+        except ImageError as error:
+            result = error
+        yield result
+
+
+class ImageResults(Generic[T]):
+    """An iterator over results that counts the images that could not be read."""
+
+    def __init__(self, results: Iterator[T], failed: Callable[[T], bool]) -> None:
+        self._results, self._failed = results, failed
         self.unreadable = 0  # images so far
 
-    def __iter__(self) -> Iterator[T | ImageError]:
+    def __iter__(self) -> Iterator[T]:
         return self
 
-    def __next__(self) -> T | ImageError:
-        from vitreous.data.decode import ImageError
-
+    def __next__(self) -> T:
         result = next(self._results)
-        try:
-            return result()
-        except ImageError as error:
-            self.unreadable += 1
-            return error
+        self.unreadable += self._failed(result)
+        return result

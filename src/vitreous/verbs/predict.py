@@ -13,15 +13,20 @@ from vitreous.arguments import Count, WorkSlice
 from vitreous.cli.terminal import printable
 from vitreous.cli.verb import verb
 from vitreous.errors import UserError
+from vitreous.inputs import counted
 from vitreous.storage.overwrite import output_folder
-from vitreous.verbs.options import EngineOptions, MergeOption
+from vitreous.verbs.options import EngineOptions, ImageResults, MergeOption
 
 if TYPE_CHECKING:
     from vitreous.data.view import ImageInput
+    from vitreous.inference.engine import InferenceModel
     from vitreous.inference.parts import PredictedParts
-    from vitreous.inference.predict import Prediction
+    from vitreous.inference.predict import ImageList, Prediction
 
 R = TypeVar("R")
+
+ENDINGS = (".csv", ".jsonl", ".parquet")  # of `vitreous.evaluation.prediction_file.FORMATS`, which needs torch
+OTHER_FILES = (".json", ".ndjson", ".tsv", ".txt", ".xls", ".xlsx", ".pq", ".feather")
 
 
 @dataclass(frozen=True)
@@ -33,15 +38,19 @@ class PredictOptions(MergeOption, EngineOptions[R]):
     """COUNT: How many labels to give per image."""
 
     def predict_each(self, images: ImageInput | Sequence[ImageInput]) -> Iterator[Prediction]:
-        from vitreous.inference.memory_needs import check_inference_memory
-        from vitreous.inference.predict import ImageList, predict_images
+        from vitreous.inference.predict import ImageList
 
         named = ImageList(images)
-        opened = self.open_engine(len(named), merge=self.merge)
-        batch_size = min(self.batch_size or opened.engine.batch_size, len(named))
-        check_inference_memory(opened.config, opened.engine.preprocess, batch_size)
-        progress = self.progress("predicting")
-        return predict_images(opened, named, len(named), top=self.top, batch_size=batch_size, progress=progress)
+        return self.predict_named(named, self.open_engine(len(named), merge=self.merge))
+
+    def predict_named(self, named: ImageList, model: InferenceModel, *, embed: bool = False) -> Iterator[Prediction]:
+        from vitreous.inference.memory_needs import check_inference_memory
+        from vitreous.inference.predict import predict_images
+
+        batch_size = min(self.batch_size or model.engine.batch_size, len(named))
+        check_inference_memory(model.config, model.engine.preprocess, batch_size)
+        progress, top = self.progress("predicting"), self.top
+        return predict_images(model, named, len(named), top=top, batch_size=batch_size, embed=embed, progress=progress)
 
 
 @dataclass(frozen=True)
@@ -60,6 +69,34 @@ class PredictToFiles(PredictOptions[R]):
     that Ray finds, or else this machine."""
 
     def predict_to_files(self, images: str | Path | Sequence[str | Path], out: str | Path) -> PredictedParts:
+        """Into one file if the name ends as one does, else into files of a folder."""
+        ending = Path(out).suffix.lower()
+        if ending in OTHER_FILES:
+            raise UserError(f"out {out}: predictions are written as .csv, .jsonl or .parquet; give it such a name.")
+        return self._to_file(images, out) if ending in ENDINGS else self._to_folder(images, out)
+
+    def _to_file(self, images: str | Path | Sequence[str | Path], out: str | Path) -> PredictedParts:
+        from vitreous.data.loader import check_unreadable
+        from vitreous.evaluation.prediction_file import check_prediction_file, predicted_columns, prediction_file
+        from vitreous.inference.parts import PredictedParts
+        from vitreous.inference.predict import ImageList
+
+        for name in ("part", "ray"):
+            if getattr(self, name) is not None:
+                raise UserError(f"{name}: several processes write into a folder; give out the name of a folder.")
+        file, named = check_prediction_file(out), ImageList(images)
+        model = self.open_engine(len(named), merge=self.merge, classifier=not self.embed)
+        unreadable: dict[str, str] = {}
+        columns, top = predicted_columns(embed=self.embed), min(self.top, len(model.labels))
+        with prediction_file(file, top, columns) as write:
+            for one in self.predict_named(named, model, embed=self.embed):
+                if one.error is not None:
+                    unreadable[one.path] = one.error
+                    check_unreadable(unreadable, len(named))
+                write([one.to_json()])
+        return PredictedParts(file, file.suffix[1:].lower(), 1, 0, len(named), unreadable, {model.computed_by: 1})
+
+    def _to_folder(self, images: str | Path | Sequence[str | Path], out: str | Path) -> PredictedParts:
         from vitreous.data.opening import check_found, open_every_image
         from vitreous.inference.part_plan import ModelRequest, parse_slice, read_plan
         from vitreous.inference.parts import predict_to_folder
@@ -118,43 +155,30 @@ def show_files(done: PredictedParts) -> None:
     reused = f" ({done.reused:,} were there already)" if done.reused else ""
     engines = ", ".join(f"{engine} ({count:,} files)" for engine, count in done.engines.items())
     by = f", computed by {engines if len(done.engines) > 1 else next(iter(done.engines))}" if done.engines else ""
-    print(f"{done.out}: {done.images:,} images{unreadable}, in {done.parts:,} {done.format} files{reused}{by}.")
-
-
-class Predictions:
-    """An iterator of predictions that counts the images that could not be read."""
-
-    def __init__(self, predictions: Iterator[Prediction]) -> None:
-        self._predictions = predictions
-        self.unreadable = 0
-
-    def __iter__(self) -> Iterator[Prediction]:
-        return self
-
-    def __next__(self) -> Prediction:
-        found = next(self._predictions)
-        self.unreadable += found.error is not None
-        return found
+    files = f"{counted(done.parts, f'{done.format} file')}{reused}" if done.out.is_dir() else f"one {done.format} file"
+    print(f"{printable(str(done.out))}: {counted(done.images, 'image')}{unreadable}, in {files}{by}.")
 
 
 @dataclass(frozen=True)
-class Predict(PredictToFiles["Predictions | PredictedParts"]):
+class Predict(PredictToFiles["ImageResults[Prediction] | PredictedParts"]):
     """Label images, one line per image.
 
     Without --out, predictions are printed; the exit status is 1 if an image could not be read.
 
-    With --out, they are written to files of a folder, part by part, and a command that was interrupted goes on where it
-    was when it is repeated. An image that cannot be read gets a row that says why; more than 1 % of them are refused.
+    With --out FILE, they are written to that file. With --out FOLDER, they are written to files in it, part by part,
+    and a command that was interrupted goes on where it was when it is repeated. An image that cannot be read gets a row
+    that says why; more than 1 % of them are refused.
     """
 
     images: Sequence[str | Path]
-    """IMAGE|FOLDER ...: Image files, and folders, whose images are taken in the order of their paths. With --out, any
-    other data too."""
+    """IMAGE|FOLDER|LIST ...: Image files; folders, whose images are taken in the order of their paths; a .csv or .jsonl
+    list with a path in each line; or any other data."""
     _: KW_ONLY
     out: str | Path | None = None
-    """DIR: The folder for files of predictions: Parquet if pyarrow is installed, else JSON lines."""
+    """FILE|FOLDER: A file that ends in .csv, .jsonl or .parquet; or a folder for many of them, Parquet if pyarrow is
+    installed, else JSON lines."""
     json_help: ClassVar[str] = (
-        "Print one JSON object per line: path, label, score and top, or path and error; with --out, what was written."
+        "Print one JSON object per line: path, prediction, probability, top and error; with --out, what was written."
     )
 
     @property
@@ -163,23 +187,23 @@ class Predict(PredictToFiles["Predictions | PredictedParts"]):
 
     @property
     def resumes(self) -> bool:  # type: ignore[override]
-        return self.out is not None
+        return self.out is not None and Path(self.out).suffix.lower() not in ENDINGS
 
-    def run(self) -> Predictions | PredictedParts:
+    def run(self) -> ImageResults[Prediction] | PredictedParts:
         if self.out is not None:
             return self.predict_to_files(self.images, self.out)
         for name, given in {"embed": self.embed, "part": self.part is not None, "ray": self.ray is not None}.items():
             if given:
                 raise UserError(f"{name}: only predictions in files have it; give out too, or leave {name} out.")
-        return Predictions(self.predict_each(self.images))
+        return ImageResults(self.predict_each(self.images), lambda one: one.error is not None)
 
     def to_json(self, result: Any) -> Any:
-        """{"path", "label", "score", "top"} or {"path", "error"} per image; of files, what was written."""
+        """One object per image; of files, what was written."""
         return (one.to_json() for one in result) if self.streams else result.to_json()
 
-    def status(self, result: Predictions | PredictedParts) -> int:
+    def status(self, result: ImageResults[Prediction] | PredictedParts) -> int:
         """1 if an image whose prediction was to be printed could not be read."""
-        return int(isinstance(result, Predictions) and result.unreadable > 0)
+        return int(isinstance(result, ImageResults) and result.unreadable > 0)
 
 
 @dataclass(frozen=True)
@@ -199,17 +223,17 @@ class PredictImages(PredictOptions["list[Prediction]"]):
 
 @dataclass(frozen=True)
 class PredictMany(PredictToFiles["PredictedParts"]):
-    """Write the predictions for all images into files of a folder, one row per image, in their order.
+    """Write the predictions for all images into a file, or into files of a folder, one row per image, in their order.
 
-    The files are Parquet if pyarrow is installed, else JSON lines. Each is complete or not there, and one that is there
-    is not made again: repeat the call to go on after an interruption.
+    The files of a folder are Parquet if pyarrow is installed, else JSON lines. Each is complete or not there, and one
+    that is there is not made again: repeat the call to go on after an interruption.
     """
 
     images: str | Path | Sequence[str | Path]
     """IMAGE|FOLDER: Image files, folders, or any other data; one or several."""
     out: str | Path
-    """DIR: The folder; one that holds predictions of another model, of other images or with other settings is
-    refused."""
+    """FILE|FOLDER: A file that ends in .csv, .jsonl or .parquet; or a folder, which is refused if it holds predictions
+    of another model, of other images or with other settings."""
 
     def run(self) -> PredictedParts:
         return self.predict_to_files(self.images, self.out)
