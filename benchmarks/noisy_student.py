@@ -254,7 +254,7 @@ def right_labels(folder: Path, truth: Labels) -> dict[str, Any]:
     names = json.loads((folder.parents[1] / "result.json").read_text())["classes"]
     with (folder / "labels.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    right = np.array([names[truth[int(row["path"].rpartition("#")[2])]] == row["prediction"] for row in rows])
+    right = np.array([names[truth[int(row["path"].rpartition("#")[2])]] == row["label"] for row in rows])
     taken = np.array([int(row["taken"]) > 0 for row in rows])
     return {
         "n": len(rows),
