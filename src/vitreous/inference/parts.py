@@ -216,4 +216,3 @@ class PartWorker:
             progress=progress,
         )
         return self.folder.write(part, list(predictions), images, self.model.computed_by)
-

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Explain(PreprocessOption, DeviceOption, ExplanationRequest, PerImageVerb["ImageResults[Explanation | ImageError]"]):
+class Explain(
+    PreprocessOption, DeviceOption, ExplanationRequest, PerImageVerb["ImageResults[Explanation | ImageError]"]
+):
     """Show what a model looked at, as an overlay on each image.
 
     The exit status is 1 if an image could not be read.
