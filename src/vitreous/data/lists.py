@@ -108,7 +108,7 @@ def _row(path: Path, number: int, row: dict[str, Any], labelled: bool) -> ListLi
         raise UserError(f"{path}, line {number}: path and label must both be given.")
     if not isinstance(name, str) or not isinstance(label, str | int | float) or "\0" in name:
         raise UserError(f"{path}, line {number}: path must be a text, and label a text or a number.")
-    split = labelled and row.get("split") or "train"
+    split = (labelled and row.get("split")) or "train"
     known = SPLIT_NAMES.get(split.strip().lower()) if isinstance(split, str) else None
     if known is None:
         raise UserError(f"{path}, line {number}: split {split!r:.80} must be train, val or test.")
