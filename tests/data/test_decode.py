@@ -18,7 +18,7 @@ import pytest
 from PIL import Image, features
 
 from support.images import noise, smooth
-from vitreous.data import decode
+from vitreous.data import decode, levels
 from vitreous.data.decode import MAX_PIXELS, Header, ImageError, open_image, read_header
 from vitreous.data.opening import open_data
 
@@ -173,7 +173,7 @@ def test_fewer_bits_in_files_of_sixteen(subtests, caplog):
             assert pixels(open_image(saved(image, "TIFF", tiffinfo={tag: value}), channels=1)) == [0, 100, 255]
     assert pixels(open_image(saved(image, "TIFF", tiffinfo={MAX: 65535}), channels=1)) == [0, 6, 16]
     caplog.set_level(logging.INFO, "vitreous")
-    decode._LOGGED_BY[:] = bytes(8)
+    levels._LOGGED_BY[:] = bytes(8)
     assert pixels(open_image(saved(image, "TIFF"), channels=1)) == [0, 6, 16]
     (said,) = caplog.messages
     assert "4,095" in said
@@ -209,7 +209,7 @@ def test_strips_of_a_large_image_make_the_same_image(monkeypatch):
         Image.fromarray(rng.random((7, 5), dtype=np.float32)),
     ]
     as_one = [pixels(open_image(saved(image, "TIFF"))) for image in images]
-    monkeypatch.setattr(decode, "STRIP_PIXELS", 10)
+    monkeypatch.setattr(levels, "STRIP_PIXELS", 10)
     assert [pixels(open_image(saved(image, "TIFF"))) for image in images] == as_one
 
 
@@ -472,3 +472,92 @@ def test_a_file_that_asks_for_too_much_memory_is_damaged(tmp_path, monkeypatch):
     monkeypatch.setattr("vitreous.data.decode.available_memory", lambda: 10**6)
     with pytest.raises(MemoryError):
         open_image(tmp_path / "x.png")
+
+
+def tiff_of_colours(values: np.ndarray, order: str, compression: int, *tags: tuple[int, int, int, int]) -> bytes:
+    """A TIFF of 16-bit colours (h, w, 3) written by hand; tags (number, type, count, value) replace the right ones."""
+    height, width, channels = values.shape
+    data = values.astype(f"{order}u2").tobytes()
+    data = zlib.compress(data) if compression == 8 else data
+    padded = data + b"\0" * (len(data) % 2)
+    bits = struct.pack(f"{order}3H", 16, 16, 16)
+    known = [(256, 4, 1, width), (257, 4, 1, height), (258, 3, channels, 8 + len(padded)), (259, 3, 1, compression)]
+    known += [(262, 3, 1, 2), (273, 4, 1, 8), (277, 3, 1, channels), (278, 4, 1, height), (279, 4, 1, len(data))]
+    known = list({tag[0]: tag for tag in (*known, *tags)}.values())
+    body = (b"II*\0" if order == "<" else b"MM\0*") + struct.pack(f"{order}I", 8 + len(padded) + len(bits))
+    body += padded + bits + struct.pack(f"{order}H", len(known))
+    for number, kind, count, value in known:
+        short = kind == 3 and count == 1
+        body += struct.pack(f"{order}HHI", number, kind, count)
+        body += struct.pack(f"{order}HH", value, 0) if short else struct.pack(f"{order}I", value)
+    return body + struct.pack(f"{order}I", 0)
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize("compression", [1, 8])
+def test_colours_of_twelve_bits_in_sixteen_are_as_bright_as_their_tag_says(order, compression, caplog):
+    values = np.array([[[0, 1606, 4095], [16, 255, 4000]], [[8, 2048, 24], [1, 100, 4095]]], dtype=np.uint16)
+    data = tiff_of_colours(values, order, compression, (MAX, 3, 1, 4095))
+    np.testing.assert_array_equal(np.asarray(open_image(data)), np.rint(values * (255 / 4095)))
+    full = tiff_of_colours(values * 16, order, compression, (MAX, 3, 1, 65535))
+    np.testing.assert_array_equal(np.asarray(open_image(full)), values // 16)
+    caplog.set_level(logging.INFO, "vitreous")
+    levels._LOGGED_BY[:] = bytes(8)
+    open_image(tiff_of_colours(values, order, compression))
+    assert len(caplog.messages) == 1
+    assert "MaxSampleValue" in caplog.messages[0]
+
+
+def jpeg_that_ends_early(image: Image.Image, kept: float, **options: object) -> bytes:
+    data = saved(image, "JPEG", **options)
+    return data[: int(kept * len(data))] + b"\xff\xd9"
+
+
+def test_an_image_whose_data_end_early_is_broken(subtests):
+    """Pillow gives black rows, or grey blocks, for what is not there, without a word."""
+    height, width = 60, 64
+    rows = np.random.default_rng(0).integers(1, 256, (height, 1 + 3 * width), dtype=np.uint8)
+    rows[:, 0] = 0  # no filter
+    photo = Image.fromarray(rows[:, 1:].reshape(height, width, 3))
+    broken = {
+        "67 bytes": png(1, 900, 8, 0, b"\0\xff"),
+        "half the rows": png(width, height, 8, 2, rows[:30].tobytes()),
+        "half a row less": png(width, height, 8, 2, rows.tobytes()[:-100]),
+        "grey and alpha": png(2, 2, 8, 4, b"\0\1\2\3\4"),
+        "JPEG, 30 %": jpeg_that_ends_early(photo, 0.3),
+        "JPEG, 90 %": jpeg_that_ends_early(photo, 0.9),
+        "JPEG, zeros behind": saved(photo, "JPEG")[:1500] + bytes(100_000),
+        "a strip of two": tiff_of_colours(np.full((30, 64, 3), 40_000), "<", 1, (257, 4, 1, 60), (278, 4, 1, 30)),
+        "grey JPEG": jpeg_that_ends_early(photo.convert("L"), 0.6),
+    }
+    for name, data in broken.items():
+        with subtests.test(name), pytest.raises(ImageError):
+            open_image(data)
+    for kind in ("GIF", "BMP", "TIFF", "WEBP", "PPM"):
+        data = saved(photo, kind)
+        for kept in (0.3, 0.6, 0.97):
+            with subtests.test(kind, kept=kept), pytest.raises(ImageError):
+                open_image(data[: int(kept * len(data))])
+
+
+def test_an_image_that_ends_in_black_or_grey_is_whole(subtests):
+    """As those look that end early: bars, borders, and a grey wall."""
+    for level in (0, 128):
+        image = smooth(80, 64)
+        image.paste((level, level, level), (0, 40, 64, 80))
+        for kind in ("PNG", "JPEG", "TIFF"):
+            with subtests.test(kind, level=level):
+                found = np.asarray(open_image(saved(image, kind))).astype(int)
+                assert np.abs(found - np.asarray(image)).mean() < 3
+                assert open_image(saved(image.convert("L"), kind), channels=1).mode == "L"
+    for mode in ("1", "P", "LA", "RGBA"):
+        with subtests.test(mode):
+            assert open_image(saved(Image.new(mode, (9, 7)), "PNG")).size == (9, 7)
+
+
+def test_sides_and_their_ratio_are_bounded(subtests):
+    for width, height in ((1, 33_000_000), (33_000_000, 1), (65_536, 100), (3, 3001)):
+        with subtests.test(width=width, height=height), pytest.raises(ImageError, match=f"{width}x{height}"):
+            read_header(png(width, height, 8, 0, b"\0\xff"))
+    assert read_header(png(65_535, 66, 8, 0, b"")).width == 65_535
+    assert open_image(saved(Image.new("L", (3, 3000), 9), "PNG"), channels=1).size == (3, 3000)

@@ -7,7 +7,7 @@ import pytest
 from support.colours import make_bundle, make_images
 from support.commands import MB, SECONDS, check_ended_well, check_refused, run_command
 from support.hostile_data import DATA, IMAGE_FILES, JPEG, PLACES, WITHOUT_LABELS, make_image, sparse, special, tree
-from vitreous.data import decode
+from vitreous.data import levels
 
 VERBS = {
     "inspect": lambda model, data: ("inspect", data),
@@ -151,7 +151,7 @@ def test_jpegs_without_their_end_are_read_and_one_is_named(model, tmp_path, subt
             (data / name / f"{k}.jpg").write_bytes(make_image("JPEG", seed=k)[:-lost])
         for verb, more in {"predict": (model,), "evaluate": (model,), "inspect": ()}.items():
             with subtests.test(verb, lost=lost):
-                decode._LOGGED_BY[:] = bytes(8)  # a command of its own: nothing was said before
+                levels._LOGGED_BY[:] = bytes(8)  # a command of its own: nothing was said before
                 outcome = run_command(verb, *more, data)
                 check_ended_well(outcome, seconds=5, memory=200 * MB)
                 assert outcome.status == 0

@@ -16,9 +16,7 @@ from __future__ import annotations
 
 import errno
 import io
-import logging
 import math
-import mmap
 import os
 import warnings
 from collections.abc import Iterator
@@ -31,6 +29,16 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError, features
 
+from vitreous.data.levels import (
+    declared_range,
+    has_16_bit_colours,
+    join_bytes,
+    load_low_bytes,
+    log_if_dark,
+    log_once,
+    to_channels,
+)
+from vitreous.data.whole import JPEGS, NO_END, load_whole
 from vitreous.errors import UserError
 from vitreous.inputs import file_kind, format_bytes, reason
 from vitreous.memory import available_memory
@@ -38,7 +46,6 @@ from vitreous.memory import available_memory
 # What is opened, by content and not by name. Pillow's rarer decoders are never tried on a stranger's bytes.
 _AVIF, _JPEG_2000 = (bool(features.check(name)) for name in ("avif", "jpg_2000"))  # Pillow may be built without
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", *["AVIF"] * _AVIF, *["JPEG2000"] * _JPEG_2000)
-JPEGS = ("JPEG", "MPO")  # phones put a second image behind the first, which Pillow then calls MPO
 
 # Which names in a folder are taken for images, in lower case.
 IMAGE_SUFFIXES = frozenset(
@@ -48,17 +55,16 @@ IMAGE_SUFFIXES = frozenset(
 MAX_PIXELS = 2**26
 # Of a file: eight for each pixel, as 16 bits of four channels take. Some decoders read all of a file at once.
 MAX_BYTES = 8 * MAX_PIXELS
+# A PNG of 67 bytes may say that it has 33 million rows; of a strip longer than that, a model sees next to nothing.
+MAX_SIDE, MAX_RATIO = 2**16 - 1, 1000
 # What the largest image of any kind takes at most when it is decoded and converted: 4 bytes a pixel as decoded, and two
 # copies. What would take more, such as numbers in double precision, is converted a strip after the other.
 DECODING_BYTES = 12 * MAX_PIXELS
-STRIP_PIXELS = 2**20
 SHORTAGES = (errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 OUT_OF_MEMORY = "out of memory"  # how Pillow begins the error of a decoder that got none, which has no class of its own
-NO_END = "no end marker"  # in the `info` of an image whose file lacks nothing but that
 _ORIGINAL_SIZE = "original size"  # in the `info` of an image that was decoded at a smaller scale
 
 _ORIENTATION = 0x0112
-_BITS, _MAX, _SMIN, _SMAX = 258, 281, 340, 341  # BitsPerSample, MaxSampleValue, SMinSampleValue, SMaxSampleValue
 
 
 class _Turn(NamedTuple):
@@ -77,19 +83,7 @@ _UPRIGHT = {
     7: _Turn(Image.Transpose.TRANSVERSE, True, True, True),
     8: _Turn(Image.Transpose.ROTATE_90, True, False, True),
 }
-_END, _FILLINGS = b"\xff\xd9", (b"\x55" * 64, b"\xaa" * 64)
 _ORIENTATION_NOTES = ("exif", "Raw profile type exif", "XML:com.adobe.xmp", "xmp")
-
-log = logging.getLogger("vitreous")
-_LOGGED_BY = mmap.mmap(-1, 8)  # the process group that has logged: memory that processes forked later share
-
-
-def log_once(sentence: str) -> None:
-    """Log the sentence, unless a process of the same group, which is that of one command, has logged one here."""
-    group = (os.getpgrp() if hasattr(os, "getpgrp") else 1).to_bytes(8, "little")
-    if _LOGGED_BY[:] != group:
-        _LOGGED_BY[:] = group
-        log.info(sentence)
 
 
 class ImageError(UserError):
@@ -139,7 +133,13 @@ def open_image(
         if at_least is not None:
             image.draft(None, (at_least, at_least))
         kind, scale = image.format, round(width / image.width)
-        loaded = _load(image, source, at_least)
+        has_low_bytes, declared = has_16_bit_colours(image), declared_range(image)
+        loaded = load_whole(image, source, at_least)
+        if has_low_bytes and declared is not None and declared[1] < 65535:
+            with _opened(source, name) as twin:
+                loaded = join_bytes(loaded, load_low_bytes(twin), declared[1])
+        elif has_low_bytes and declared is None:
+            log_if_dark(256.0 * np.max(loaded.getextrema()) + 255, called)
         if scale > 1:
             loaded.info[_ORIGINAL_SIZE] = OriginalSize(height, width, (0.0, 0.0, width / scale, height / scale))
         if NO_END in loaded.info:
@@ -147,7 +147,7 @@ def open_image(
                 f"{called}: a JPEG without its end marker; it lacks nothing else, so it is read, as "
                 "others like it will be."
             )
-        return _to_channels(_upright(loaded), channels, kind, _declared_range(image), called)
+        return to_channels(_upright(loaded), channels, kind, declared, called)
 
 
 def original_size(image: Image.Image) -> OriginalSize:
@@ -163,7 +163,7 @@ def prepare_image(image: Image.Image, *, channels: int = 3) -> Image.Image:
     check_channels(channels)
     with _readable("the image"):
         image.load()
-        prepared = _to_channels(_upright(image), channels, image.format, _declared_range(image), "the image")
+        prepared = to_channels(_upright(image), channels, image.format, declared_range(image), "the image")
     prepared = prepared.copy() if prepared is image else prepared
     prepared.info.pop(_ORIGINAL_SIZE, None)  # what somebody made of an image is an image of its own
     return prepared
@@ -239,8 +239,12 @@ def _opened(source: Path | bytes, name: str | None) -> Iterator[Image.Image]:
     _check_size(source, name)
     content = io.BytesIO(source) if isinstance(source, bytes) else source
     with _readable(name), _without_warnings, Image.open(content, formats=FORMATS) as image:
-        if image.width * image.height > MAX_PIXELS:
+        short, long = sorted(image.size)
+        if short * long > MAX_PIXELS:
             raise ImageError(name, _too_large(f"{image.width}x{image.height}"))
+        if long > min(MAX_SIDE, MAX_RATIO * short):
+            limits = f"{MAX_SIDE:,} pixels, or {MAX_RATIO:,} times the shorter one"
+            raise ImageError(name, f"{image.width}x{image.height}: a side is longer than {limits}; cut the image up.")
         yield image
 
 
@@ -251,6 +255,8 @@ def _readable(name: str) -> Iterator[None]:
         yield
     except ImageError:
         raise
+    except UserError as error:
+        raise ImageError(name, f"{error}") from None
     except Image.DecompressionBombError:
         raise ImageError(name, _too_large("it")) from None
     except UnidentifiedImageError:
@@ -306,36 +312,6 @@ def _check_size(source: Path | bytes, name: str) -> None:
         )
 
 
-def _load(image: Image.Image, source: Path | bytes, at_least: int | None) -> Image.Image:
-    """The image with its pixels. A JPEG that lacks its end marker and nothing else is taken, as every viewer does.
-    Nothing else is lacking if what follows does not matter: with the marker at once, or with other bytes before it,
-    which a decoder in want of data would take for pixels, the same pixels come out."""
-    try:
-        image.load()
-        return image
-    except OSError:
-        if image.format not in JPEGS:
-            raise
-        content = source if isinstance(source, bytes) else source.read_bytes()
-        content = content.removesuffix(_END[:1])  # of the marker, only its second half may be missing
-        ended = _decode_jpeg(content + _END, at_least)
-        for filling in _FILLINGS:
-            filled = _decode_jpeg(content + filling + _END, at_least)
-            pairs = zip(_strips(ended), _strips(filled), strict=True)
-            if any(one.tobytes() != other.tobytes() for (_, one), (_, other) in pairs):
-                raise
-        ended.info[NO_END] = True
-        return ended
-
-
-def _decode_jpeg(content: bytes, at_least: int | None) -> Image.Image:
-    image = Image.open(io.BytesIO(content), formats=("JPEG",))
-    if at_least is not None:
-        image.draft(None, (at_least, at_least))
-    image.load()
-    return image
-
-
 def _upright(image: Image.Image) -> Image.Image:
     """Turned as the camera was held. For TIFF, Pillow has done it while loading."""
     try:
@@ -356,97 +332,3 @@ def _upright(image: Image.Image) -> Image.Image:
     for note in _ORIENTATION_NOTES:
         turned.info.pop(note, None)  # else whoever is given this image would turn it once more
     return turned
-
-
-def _to_channels(
-    image: Image.Image, channels: int, kind: str | None, declared: tuple[float, float] | None, name: str
-) -> Image.Image:
-    mode = "RGB" if channels == 3 else "L"
-    if image.mode.startswith("I") or image.mode == "F":
-        image = _to_8_bits(image, declared or _assumed_range(image, kind, name))
-    if image.has_transparency_data:
-        flat = Image.new(mode, image.size)
-        for corner, strip in _strips(image):
-            page = Image.new("RGBA", strip.size, "white")
-            flat.paste(Image.alpha_composite(page, strip.convert("RGBA")).convert(mode), corner)
-        return flat
-    if image.mode == mode and (type(image) is Image.Image or image.format == "JPEG"):
-        return image  # a JPEG that is decoded has let go of its file: no copy is needed
-    return image.convert(mode)
-
-
-def _strips(image: Image.Image) -> Iterator[tuple[tuple[int, int], Image.Image]]:
-    """The image in pieces of some rows, each with the place of its left upper corner."""
-    rows = max(1, STRIP_PIXELS // image.width)
-    for top in range(0, image.height, rows):
-        yield (0, top), image.crop((0, top, image.width, min(top + rows, image.height)))
-
-
-def _to_8_bits(image: Image.Image, limits: tuple[float, float]) -> Image.Image:
-    """An image of 16 or 32 bits, or of floating point, as "L": what is at the limits becomes 0 and 255."""
-    low, high = limits
-    transparent = image.info.get("transparency")  # of a PNG: one level of grey, which is white on a page
-    found = Image.new("L", image.size)
-    for corner, strip in _strips(image):
-        values = _finite(strip)
-        levels = np.rint((np.clip(values, low, high) - low) * (255.0 / (high - low))).astype(np.uint8)
-        if isinstance(transparent, int):
-            levels[values == transparent] = 255
-        found.paste(Image.fromarray(levels), corner)
-    return found
-
-
-def _finite(strip: Image.Image) -> NDArray[np.float64]:
-    return np.nan_to_num(np.asarray(strip).astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
-
-
-def _declared_range(image: Image.Image) -> tuple[float, float] | None:
-    """Black and white of grey levels in a TIFF as its tags say them; None where they do not. Of integers, white is all
-    ones in as many bits as the greatest value takes: some programs write the greatest of this very image."""
-    if not (image.mode.startswith("I") or image.mode == "F"):
-        return None
-    try:
-        tags = dict(getattr(image, "tag_v2", {}))
-    except Exception:  # broken metadata says nothing about the pixels
-        return None
-
-    def number(tag: int) -> float | None:
-        value = tags.get(tag)
-        value = value[0] if isinstance(value, tuple) and value else value
-        return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
-
-    low, high = number(_SMIN) or 0.0, number(_SMAX)
-    if image.mode != "F":
-        high, bits = high or number(_MAX), number(_BITS) or 16.0
-        if high is None and bits < 16:
-            high = 2.0**bits - 1
-        if high is not None and low >= 0:
-            low, high = 0.0, 2.0 ** max(8, int(high).bit_length()) - 1
-    return (low, high) if high is not None and low < high else None
-
-
-def _assumed_range(image: Image.Image, kind: str | None, name: str) -> tuple[float, float]:
-    """0 to 1 for floats, 0 to 65535 for 16 bits, and for integers of 32 bits 0 to 255 or to 65535, whichever holds
-    them; beyond that, nobody can know what is white."""
-    low, high = math.inf, -math.inf
-    for _, strip in _strips(image):
-        values = _finite(strip)
-        low, high = min(low, float(values.min())), max(high, float(values.max()))
-    if image.mode.startswith("I;16"):
-        if 0 < high < 4096:
-            log_once(
-                f"{name}: its 16-bit values reach only {high:,.0f}, so it is nearly black, as others like it will be; "
-                "if they have fewer bits, a TIFF's tag MaxSampleValue must say so."
-            )
-        return 0.0, 65535.0
-    of_16_bits = kind in ("PPM", "PNG")  # which Pillow gives as integers of 32 bits
-    whites = (1.0,) if image.mode == "F" else (65535.0,) if of_16_bits else (255.0, 65535.0)
-    white = next((white for white in whites if low >= 0 and high <= white), None)
-    if white is None:
-        what = "floating-point values" if image.mode == "F" else "32-bit values"
-        raise ImageError(
-            name,
-            f"{what} from {low:g} to {high:g}, and nothing says which is white; scale them to 0 to {whites[-1]:g}, or "
-            "write a TIFF with the tags SMinSampleValue and SMaxSampleValue.",
-        )
-    return 0.0, white
