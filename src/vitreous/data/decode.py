@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError, features
 
+from vitreous.data.complete import JPEGS, NO_END, load_complete
 from vitreous.data.levels import (
     declared_range,
     has_16_bit_colours,
@@ -38,7 +39,6 @@ from vitreous.data.levels import (
     log_once,
     to_channels,
 )
-from vitreous.data.whole import JPEGS, NO_END, load_whole
 from vitreous.errors import UserError
 from vitreous.inputs import file_kind, format_bytes, reason
 from vitreous.memory import available_memory
@@ -134,7 +134,7 @@ def open_image(
             image.draft(None, (at_least, at_least))
         kind, scale = image.format, round(width / image.width)
         has_low_bytes, declared = has_16_bit_colours(image), declared_range(image)
-        loaded = load_whole(image, source, at_least)
+        loaded = load_complete(image, source, at_least)
         if has_low_bytes and declared is not None and declared[1] < 65535:
             with _opened(source, name) as twin:
                 loaded = join_bytes(loaded, load_low_bytes(twin), declared[1])

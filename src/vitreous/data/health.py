@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from vitreous.data.complete import NO_END
 from vitreous.data.decode import ImageError
 from vitreous.data.duplicates import Located, connected_groups, difference_hash, group_equal, near_pairs
 from vitreous.data.source import Data, Source
-from vitreous.data.whole import NO_END
 
 THUMBNAIL = 16
 

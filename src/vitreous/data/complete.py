@@ -17,7 +17,7 @@ NO_END = "no end marker"  # in the `info` of an image whose file lacks nothing b
 _END, _FILLINGS = b"\xff\xd9", (b"\x55" * 64, b"\xaa" * 64)
 
 
-def load_whole(image: Image.Image, source: Path | bytes, at_least: int | None) -> Image.Image:
+def load_complete(image: Image.Image, source: Path | bytes, at_least: int | None) -> Image.Image:
     """The image with its pixels, all of which its file must hold: Pillow leaves it unsaid where a PNG has fewer rows,
     an uncompressed TIFF fewer strips, or a JPEG its end marker too early. A progressive JPEG without its last scans is
     coarse, but whole.
