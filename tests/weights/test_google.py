@@ -97,7 +97,7 @@ REFUSED = {
     "swiglu": {"mlp": "swiglu"},
     "LayerScale": {"layer_scale": 1.0},
     "'mean'": {"pool": "mean"},
-    "1e-12": {"norm_eps": 1e-12},
+    "1e-05": {"norm_eps": 1e-5},
     "sincos-2d": {"position": "sincos-2d"},
 }
 

@@ -80,7 +80,7 @@ def test_timm_makes_the_same_mlp_of_the_ratio():
 
 
 def test_what_timm_has_no_word_for_is_not_given_a_wrong_name(subtests):
-    unknown = {"learned-2d", "sincos-2d", "relative", "norm after", "swiglu", "tanh classifier", "class and mean"}
+    unknown = {"learned-2d", "sincos-2d", "relative", "norm after", "tanh classifier", "class and mean"}
     for name in (*unknown, "padded"):
         with subtests.test(name):
             config = ViTConfig(**{**TINY, **VARIANTS[name]})

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import timm
 import torch
+import transformers as hf
 from safetensors.torch import save_file
 from timm.models.vision_transformer import VisionTransformer
 
@@ -49,6 +50,9 @@ OPENED = {
     "deit_small_patch16_224": {"embed_dim": 96},
     "deit3_medium_patch16_224": {"embed_dim": 64},
     "flexivit_small": {"embed_dim": 96},
+    "vit_medium_patch16_gap_240": {"embed_dim": 64},
+    "vit_base_patch16_224_miil": {"embed_dim": 96},
+    "vit_so150m2_patch16_reg1_gap_256": {"embed_dim": 104},
     "eva_large_patch14_196": {"embed_dim": 64, "img_size": 56},
     "test_vit": {},
     "test_vit2": {},
@@ -194,6 +198,8 @@ CHANGES = [
     {"registers": 2, "position_scope": "all"},
     {"qk_norm": True, "classes": 0, "mlp_width": 37},
     {"position": "none"},
+    {"mlp": "swiglu", "layer_scale": 1e-5},
+    {"mlp": "swiglu", "registers": 1, "position_scope": "patches", "mlp_width": 21},
 ]
 
 
@@ -221,6 +227,74 @@ def test_what_we_write_is_opened_by_timm(tmp_path, changes):
             assert (tuple(data["mean"]), tuple(data["std"])) == (preprocess.mean, preprocess.std)
             assert (data["crop_pct"], data["interpolation"]) == (preprocess.crop, preprocess.interpolation)
             assert tuple(theirs.pretrained_cfg["label_names"]) == labels
+
+
+BARE = {
+    "vit_tiny_patch16_224": "augreg_in21k_ft_in1k",
+    "deit_tiny_distilled_patch16_224": "fb_in1k",
+    "deit_base_distilled_patch16_384": "fb_in1k",
+    "deit3_small_patch16_224": "fb_in22k_ft_in1k",
+    "vit_base_patch16_siglip_224": "v2_webli",
+    "vit_base_patch16_siglip_gap_384": "v2_webli",
+    "vit_huge_patch14_gap_224": "in1k_ijepa",
+    "vit_mediumd_patch16_reg4_gap_256": "sbb2_e200_in12k_ft_in1k",
+    "vit_base_patch8_224": "dino",
+    "vit_small_patch14_dinov2": "lvd142m",
+}
+
+
+@pytest.mark.parametrize("architecture", BARE)
+def test_a_bare_file_has_the_mean_of_the_published_weights(tmp_path, architecture):
+    """Tensors of the real width, for it may tell, and of one block."""
+    published = timm.get_pretrained_cfg(f"{architecture}.{BARE[architecture]}")
+    model = timm.create_model(architecture, depth=1, num_classes=published.num_classes)
+    save_file({name: torch.zeros_like(value) for name, value in model.state_dict().items()}, tmp_path / "m.safetensors")
+    found = open_weights(tmp_path / "m.safetensors").preprocess
+    assert found.mean == pytest.approx(published.mean)
+    if architecture.startswith("deit"):
+        assert found.crop == published.crop_pct
+
+
+def test_what_computes_otherwise_with_the_same_tensors_is_refused(tmp_path):
+    model = timm.create_model("vit_base_patch16_rpn_224", depth=1, embed_dim=96, num_heads=2)
+    save_file(model.state_dict(), tmp_path / "m.safetensors")
+    with pytest.raises(UserError, match=r"config\.json"):
+        open_weights(tmp_path / "m.safetensors")
+
+
+def test_models_with_rotary_positions_are_refused_by_name():
+    names = [name for name in timm.list_models(module="eva") if name.startswith(("vit_", "eva"))]
+    assert len(names) > 40
+    assert not [name for name in names if unsupported_reason(name) is None]
+
+
+@pytest.mark.parametrize("described", [True, False])
+def test_a_whole_file_of_another_kind_is_not_called_damaged(tmp_path, described):
+    """Perception Encoder, whose tensors look much like a plain ViT's."""
+    model = timm.create_model("vit_pe_core_tiny_patch16_384", depth=1, img_size=32)
+    if described:
+        timm_folder(tmp_path / "f", model, "vit_pe_core_tiny_patch16_384", {}, weights="model.safetensors", size=32)
+        with pytest.raises(UserError, match=r"vit_pe_core_tiny_patch16_384.* rotary"):
+            open_weights(tmp_path / "f")
+    else:
+        save_file(model.state_dict(), tmp_path / "m.safetensors")
+        with pytest.raises(UserError, match="cannot be opened"):
+            open_weights(tmp_path / "m.safetensors")
+
+
+@pytest.mark.parametrize("classes", [0, 5])
+def test_a_folder_of_transformers_timm_wrapper(tmp_path, classes):
+    arguments = {"depth": 1, "embed_dim": 48, "num_heads": 3, "img_size": 32}
+    config = hf.TimmWrapperConfig(architecture="vit_tiny_patch16_224", model_args=arguments, num_labels=classes or 2)
+    kind = hf.TimmWrapperForImageClassification if classes else hf.TimmWrapperModel
+    model = kind(config).eval()
+    model.save_pretrained(tmp_path / "f")
+    bundle = open_weights(tmp_path / "f")
+    images = torch.randn(1, 3, 32, 32)
+    with torch.inference_mode():
+        expected = model(images).logits if classes else model(images).pooler_output
+        torch.testing.assert_close(bundle.model(images), expected, **SAME)
+    assert bundle.labels == tuple(map(str, range(classes)))
 
 
 def test_a_contradiction_between_config_and_tensors(tmp_path):

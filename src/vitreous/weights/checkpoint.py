@@ -108,6 +108,7 @@ class ParsedCheckpoint:
     """Why the source's own preprocessing cannot be followed; `preprocess` is then the usual one of the family."""
     heads_assumed: bool = False  # the number of heads is the usual one for the width
     notes: tuple[str, ...] = ()  # further remarks for the user
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)  # made from the file's, in their place or beside them
 
     def apply_description(
         self, raw: RawCheckpoint, file: str, read: Callable[[], Preprocess] | None, names: Sequence[str], key: str
@@ -137,6 +138,11 @@ class ParsedCheckpoint:
             preprocess_error=problem,
             notes=notes,
         )
+
+
+def without_placeholders(names: Sequence[str]) -> tuple[str, ...]:
+    """Names of classes; none where they are LABEL_0, LABEL_1, ..., which transformers writes for unknown ones."""
+    return () if all(name == f"LABEL_{k}" for k, name in enumerate(names)) else tuple(names)
 
 
 def first_true(odd: Mapping[str, bool]) -> str | None:
@@ -244,6 +250,15 @@ def find_grid(patches: int, patch: int, size: tuple[int, int] | None) -> tuple[i
     return (side, side) if side and side * side == patches else None
 
 
-def unsupported_epsilon(c: ViTConfig) -> str:
-    """The message for an epsilon that timm's and Google's formats cannot express."""
-    return f"LayerNorm with epsilon {c.norm_eps:g} (first vitreous import SOURCE BUNDLE --epsilon 1e-6)"
+def large_epsilon(c: ViTConfig) -> dict[str, bool]:
+    """For `first_true`: timm and Google compute with 1e-6, which differs from a smaller epsilon only in rounding."""
+    return {
+        f"LayerNorm with epsilon {c.norm_eps:g} (first vitreous import SOURCE BUNDLE --epsilon 1e-6)": c.norm_eps > 1e-6
+    }
+
+
+def fold_class_position(raw: RawCheckpoint, token: str, positions: str) -> dict[str, Tensor]:
+    """The class token with its position added, and the positions of the patches alone: the same function, and how timm
+    keeps DINOv2 with registers. token, positions: the names of the tensors (1, 1, D) and (1, 1 + N, D)."""
+    table = raw.tensors[positions]
+    return {token: raw.tensors[token] + table[:, :1], positions: table[:, 1:]}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
@@ -92,11 +92,25 @@ _KNOWN_NAMES = {
     "a convolutional network or a hybrid of another kind": (
         *("conv1.", "conv_root", "conv_stem", "bn1.", "patch_embed.backbone."),
     ),
+    "one with a LayerNorm before its blocks such as CLIP or Perception Encoder, which cannot be opened": ("norm_pre.",),
     "CLIP or SigLIP, which cannot be opened": ("vision_model.embeddings.", "visual.transformer.", "text_model."),
     "a Swin Transformer, which cannot be opened": ("relative_position_index", "layers.0.blocks.0.attn"),
     "one with rotary positions such as EVA-02 or DINOv3, which cannot be opened": ("rope", "periods"),
 }
 """Models that cannot be opened, by parts of their tensors' names."""
+
+
+def _known_kind(names: Iterable[str]) -> str | None:
+    return next((kind for kind, marks in _KNOWN_NAMES.items() if any(mark in n for n in names for mark in marks)), None)
+
+
+def misfit_advice(raw: RawCheckpoint) -> str:
+    """What to say where the tensors do not make the model that they look like."""
+    if kind := _known_kind(raw.tensors):
+        return f"by its tensors it is {kind}: give another model."
+    if raw.config is not None:
+        return "the file is damaged, config.json beside it belongs to another, or this variant cannot be opened here."
+    return "the file is damaged, or it is of a variant that cannot be opened here: give another model."
 
 
 def _unknown(raw: RawCheckpoint) -> UserError:
@@ -109,7 +123,7 @@ def _unknown(raw: RawCheckpoint) -> UserError:
                 f"{raw.where}: config.json beside it says {field_name} {str(kind)[:80]!r}, and a model of this type "
                 f"cannot be opened; those that can are {', '.join(known)}."
             )
-    what = next((kind for kind, marks in _KNOWN_NAMES.items() if any(mark in n for n in names for mark in marks)), None)
+    what = _known_kind(names)
     return UserError(
         f"{raw.where}: not a Vision Transformer of timm, Hugging Face, Google, DeiT, DINO, DINOv2 or MAE, a BiT or an "
         "EfficientNet"

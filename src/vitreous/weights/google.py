@@ -27,7 +27,7 @@ from vitreous.weights.checkpoint import (
     bit_config,
     find_grid,
     first_true,
-    unsupported_epsilon,
+    large_epsilon,
 )
 from vitreous.weights.mapping import Rule, TensorLayout, export_state, rename
 
@@ -109,7 +109,7 @@ def write_google(out: str | Path, model: ViT, preprocess: Preprocess, labels: Se
             f"pooling {c.pool!r}": c.pool != ("class" if c.class_token else "mean") or c.norm_after_pool,
             "LayerScale": c.layer_scale is not None,
             "normalised queries and keys": c.qk_norm,
-            unsupported_epsilon(c): c.norm_eps != 1e-6,
+            **large_epsilon(c),
         }
     )
     if missing:

@@ -26,8 +26,10 @@ from vitreous.weights.checkpoint import (
     check_agreement,
     find_grid,
     first_true,
+    fold_class_position,
     heads_for_width,
     height_and_width,
+    without_placeholders,
 )
 from vitreous.weights.mapping import SPLIT_QKV, Rule, export_state, rename
 from vitreous.weights.processor import default_processor, from_processor, to_processor
@@ -63,6 +65,7 @@ def read_huggingface(raw: RawCheckpoint) -> ParsedCheckpoint | None:
     }
     config = _parse(kind, prefix, described, raw)
     _check_description(described, config, raw)
+    tokens = f"{prefix}embeddings.cls_token", f"{prefix}embeddings.position_embeddings"
     parsed = ParsedCheckpoint(
         VIT_TYPES[kind][0],
         config,
@@ -70,6 +73,7 @@ def read_huggingface(raw: RawCheckpoint) -> ParsedCheckpoint | None:
         from_processor(default_processor(kind, config), config, raw.where),
         ignored_keys={what: names for what, names in ignored.items() if names},
         heads_assumed=raw.heads is None and not described.get("num_attention_heads"),
+        tensors=fold_class_position(raw, *tokens) if config.position_scope == "patches" else {},
     )
     return with_description(raw, parsed)
 
@@ -79,9 +83,7 @@ def with_description(raw: RawCheckpoint, found: ParsedCheckpoint) -> ParsedCheck
     read = None if raw.processor is None else partial(from_processor, raw.processor, found.config, raw.where)
     labels = (raw.config or {}).get("id2label") or {}
     names: Sequence[str] = check_value([labels[str(k)] for k in range(len(labels))], tuple[str, ...], "id2label")
-    if all(name == f"LABEL_{k}" for k, name in enumerate(names)):
-        names = ()
-    return found.apply_description(raw, "preprocessor_config.json", read, names, "id2label")
+    return found.apply_description(raw, "preprocessor_config.json", read, without_placeholders(names), "id2label")
 
 
 def _check_description(described: dict[str, Any], c: ViTConfig, raw: RawCheckpoint) -> None:
@@ -132,7 +134,7 @@ def _parse(kind: str, prefix: str, described: dict[str, Any], raw: RawCheckpoint
         image_size=(grid[0] * patch, grid[1] * patch),
         channels=channels,
         classes=classes,
-        position_scope="class" if dinov2 else "all",
+        position_scope="patches" if registers else "all",
         position_resampling="bicubic" if kind == "dinov2_with_registers" else "bicubic-plain",
         norm_eps=described.get("layer_norm_eps", 1e-6 if dinov2 else 1e-12),
         mlp="swiglu" if swiglu else described.get("hidden_act", "gelu"),
@@ -177,6 +179,9 @@ def write_huggingface(
     kind = _model_type_for(c, info, str(out))
     prefix = kind.removesuffix("_mae") + "." if c.classes else ""
     tensors = export_state(model.state_dict(), _rules(kind, c, prefix))
+    if c.layer_scale is not None and not c.prefix_positions:
+        name = f"{prefix}embeddings.position_embeddings"
+        tensors[name] = torch.cat([torch.zeros(1, 1, c.width), tensors[name]], dim=1)
     if kind == "dinov2_with_registers":  # theirs always has one, which nothing reads but masked training
         tensors[f"{prefix}embeddings.mask_token"] = torch.zeros(1, c.width)
     return write_folder(Path(out), _config(kind, c), labels, preprocess, tensors)
@@ -214,14 +219,12 @@ def _model_type_for(c: ViTConfig, info: dict[str, Any], where: str) -> str:
     }
     if c.layer_scale is not None:
         kind = "dinov2_with_registers" if c.registers else "dinov2"
-        gated = (c.width * 8 // 3 + 7) // 8 * 8  # theirs: two thirds of four times the width, in eights
-        fits = c.mlp_width == gated if c.mlp == "swiglu" else c.mlp_width % c.width == 0
         unsupported |= {
             "a classifier on the class token alone, with LayerScale": c.pool == "class" and c.classes > 0,
             "class and mean without a classifier": c.pool == "class+mean" and not c.classes,
             "a distillation token with LayerScale": c.distilled,
-            "positions of registers": c.prefix_positions != 1,
-            f"an MLP of {c.mlp_width}": not fits,
+            "positions of registers": c.prefix_positions > 1,
+            f"an MLP of {c.mlp_width}": _mlp_ratio(c) is None,
         }
     else:
         second = c.registers + int(c.distilled)
@@ -258,9 +261,17 @@ def _config(kind: str, c: ViTConfig) -> dict[str, Any]:
     if c.layer_scale is None:
         return config | {"intermediate_size": c.mlp_width}
     swiglu = c.mlp == "swiglu"
-    config |= {"mlp_ratio": 4 if swiglu else c.mlp_width // c.width, "use_swiglu_ffn": swiglu}
-    config |= {"layerscale_value": c.layer_scale}
+    config |= {"mlp_ratio": _mlp_ratio(c), "use_swiglu_ffn": swiglu, "layerscale_value": c.layer_scale}
     return config | ({"num_register_tokens": c.registers} if c.registers else {"use_mask_token": False})
+
+
+def _mlp_ratio(c: ViTConfig) -> int | None:
+    """The whole number from which DINOv2's MLP gets its width; None if there is none."""
+
+    def units(ratio: int) -> int:  # gated ones: two thirds, in eights
+        return (int(c.width * ratio * 2 / 3) + 7) // 8 * 8 if c.mlp == "swiglu" else c.width * ratio
+
+    return next((ratio for ratio in range(1, 33) if units(ratio) == c.mlp_width), None)
 
 
 def _unique_labels(labels: Sequence[str]) -> list[str]:

@@ -75,11 +75,17 @@ def _apply_rule(name: str, rules: Mapping[str, Rule]) -> tuple[tuple[str, ...], 
 
 
 def build_model(
-    config: ModelConfig, tensors: Mapping[str, Tensor], where: object, *, rules: Sequence[Rule] = (), copy: bool = True
+    config: ModelConfig,
+    tensors: Mapping[str, Tensor],
+    where: object,
+    *,
+    rules: Sequence[Rule] = (),
+    copy: bool = True,
+    advice: str = "the file is not of this model: give the right one.",
 ) -> Network:
     """The model in evaluation mode with these tensors as its weights and buffers, in float32.
 
-    rules: for tensors whose name or shape in the file is not ours.
+    rules: for tensors whose name or shape in the file is not ours. advice: the end of the error if they do not fit.
     copy: tensors mapped from a file are copied into torch's aligned memory. Without the copy they stay on the disk
         until they are used, but matrix products on unaligned memory round differently in the last bits.
     """
@@ -87,12 +93,12 @@ def build_model(
     if config.layers > len(tensors) or described > 2 * stored:  # before a far larger model is built
         raise UserError(
             f"{where}: its {len(tensors):,} tensors hold {stored:,} numbers, and the configuration is of a model of "
-            f"{config.layers:,} layers with {described:,}; the file is not of this model: give the right one."
+            f"{config.layers:,} layers with {described:,}; {advice}"
         )
     model = build_network(config, seed=None)
     own = model.state_dict()
     mapped = _map_names(own, rules)
-    state = _import_state(tensors, mapped, own, where)
+    state = _import_state(tensors, mapped, own, where, advice)
     counters = {theirs for name, tensor in own.items() if not tensor.is_floating_point() for theirs in mapped[name][0]}
     _check_numbers({name: tensor for name, tensor in tensors.items() if name not in counters}, where)
     if not copy:
@@ -123,6 +129,7 @@ def _import_state(
     mapped: Mapping[str, tuple[tuple[str, ...], TensorLayout | None]],
     own: Mapping[str, Tensor],
     where: object,
+    advice: str,
 ) -> dict[str, Tensor]:
     """The tensors under our names; a `UserError` if one is missing, unexpected or misshapen."""
     expected: dict[str, tuple[int, ...]] = {}  # their names and shapes
@@ -141,7 +148,7 @@ def _import_state(
     if misshapen:
         wrong.append(_join_names(misshapen))
     if wrong:
-        raise UserError(f"{where}: {'; '.join(wrong)}; the file is not of this model: give the right one.")
+        raise UserError(f"{where}: {'; '.join(wrong)}; {advice}")
     state = {}
     for name, (theirs, layout) in mapped.items():
         parts = [tensors[other] for other in theirs]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from vitreous.weights.checkpoint import ParsedCheckpoint, RawCheckpoint, imagenet_preprocess
+from vitreous.weights.checkpoint import ParsedCheckpoint, RawCheckpoint, fold_class_position, imagenet_preprocess
 from vitreous.weights.mapping import rename
 from vitreous.weights.timm import VIT_TENSORS, has_backbone, infer_vit_config, is_timm
 
@@ -64,9 +64,17 @@ def read_meta(raw: RawCheckpoint) -> ParsedCheckpoint | None:
     family = _family(set(theirs), "the decoder" in ignored, raw, prefix)
     if family.startswith("DINO"):
         config = replace(config, position_resampling="bicubic" if config.registers else "bicubic-plain")
+    folded = {}
+    if config.position_scope == "class" and config.registers:
+        config, folded = (
+            replace(config, position_scope="patches"),
+            fold_class_position(raw, theirs["cls_token"], theirs["pos_embed"]),
+        )
     rules = rename({name: old for name, old in theirs.items() if "*" not in name})
     usual = imagenet_preprocess(config, family)
-    return ParsedCheckpoint(family, config, rules, usual, ignored_keys=ignored, heads_assumed=heads_assumed)
+    return ParsedCheckpoint(
+        family, config, rules, usual, ignored_keys=ignored, heads_assumed=heads_assumed, tensors=folded
+    )
 
 
 def _family(names: set[str], decoder: bool, raw: RawCheckpoint, prefix: str) -> str:

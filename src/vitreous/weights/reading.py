@@ -45,7 +45,8 @@ _PROJECTIONS = (
     *("stem.conv.weight", "conv_stem.weight", "embedder.convolution.weight", "embeddings.convolution.weight"),
 )
 """Endings of the name of the first convolution, which every model has."""
-_WRAPPERS = ("module.", "_orig_mod.")  # what `DistributedDataParallel` and `torch.compile` put before every name
+_WRAPPERS = ("module.", "_orig_mod.", "timm_model.")
+"""What `DistributedDataParallel`, `torch.compile` and the timm wrapper of `transformers` put before every name."""
 # An archive may claim MAX_NPZ_BYTES plus its size times NPZ_RATIO: trained weights hardly shrink when compressed.
 MAX_NPZ_BYTES, NPZ_RATIO = 2**24, 20
 MAX_NAME_LENGTH = 500  # of a tensor
@@ -70,7 +71,8 @@ def read_raw(
     """
     if not path.exists():
         raise UserError(f"{path}: there is no such file; check the path.")
-    raw = _split_teacher_student(_read_folder(path, entry) if path.is_dir() else _read_file(path, entry), entry)
+    raw = _read_folder(path, entry) if path.is_dir() else _read_file(path, entry)
+    raw = _split_teacher_student(replace(raw, tensors=_strip_wrappers(raw.tensors)), entry)
     if entry is not None and raw.entry != entry:
         raise unknown_entry(raw.where, entry, (raw.entry, *raw.other_models) if raw.entry else raw.other_models)
     folder = path if path.is_dir() else path.parent
@@ -254,13 +256,13 @@ def _select_model(path: Path, found: Any, entry: str | None) -> RawCheckpoint:
     others |= {name: value for name, value in state.items() if name not in tensors}
     ignored = {name if isinstance(name, str) else shown(name): _count(value) for name, value in others.items()}
     other_models = tuple(name for name in models if name != entry)
-    tensors = _strip_wrappers(_check_tensors(path, tensors))
+    tensors = _check_tensors(path, tensors)
     return RawCheckpoint(str(path), "torch", tensors, entry, ignored, other_models)
 
 
 def _strip_wrappers(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """The tensors without the prefix that a wrapper put before every name."""
-    while wrapper := next((w for w in _WRAPPERS if all(name.startswith(w) for name in tensors)), None):
+    while tensors and (wrapper := next((w for w in _WRAPPERS if all(name.startswith(w) for name in tensors)), None)):
         tensors = {name.removeprefix(wrapper): value for name, value in tensors.items()}
     return tensors
 

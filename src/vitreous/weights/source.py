@@ -15,7 +15,7 @@ from vitreous.storage.manifest import has_manifest, restore_folder
 from vitreous.weights import hub
 from vitreous.weights.bundle import WEIGHTS, Bundle, check_consistent, check_files, is_bundle, load_bundle
 from vitreous.weights.checkpoint import describe
-from vitreous.weights.formats import parse_checkpoint
+from vitreous.weights.formats import misfit_advice, parse_checkpoint
 from vitreous.weights.labels import IMAGENET, duplicate_names_note, imagenet_names
 from vitreous.weights.mapping import build_model
 from vitreous.weights.reading import read_raw, unknown_entry
@@ -129,7 +129,8 @@ def _open_checkpoint(
     _check_heads(found.config, heads, raw.where)
     ignored = {name for names in found.ignored_keys.values() for name in names}
     tensors = {name: tensor for name, tensor in raw.tensors.items() if name not in ignored} if ignored else raw.tensors
-    model = build_model(found.config, tensors, raw.where, rules=found.rules, copy=False)
+    tensors = {**tensors, **found.tensors}
+    model = build_model(found.config, tensors, raw.where, rules=found.rules, copy=False, advice=misfit_advice(raw))
     notes = [describe(found.family, found.config, heads_assumed=found.heads_assumed)]
     if raw.ignored or found.ignored_keys:
         others = [f"{what} ({_tensors(len(names))})" for what, names in found.ignored_keys.items()]

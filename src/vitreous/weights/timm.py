@@ -12,6 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import torch
+
 from vitreous.arguments import Count, check_value, shown
 from vitreous.config.data import Interpolation, Preprocess
 from vitreous.config.efficientnet import SIZES, EfficientNetConfig
@@ -31,6 +33,7 @@ from vitreous.weights.checkpoint import (
     heads_for_width,
     height_and_width,
     imagenet_preprocess,
+    without_placeholders,
 )
 from vitreous.weights.mapping import export_state
 from vitreous.weights.timm_config import BIT_RULES, EFFICIENTNET_PADDINGS, architecture_heads, timm_config, to_timm
@@ -123,8 +126,10 @@ def _check_description(
     sizes = {"in_chans": c.channels, "num_classes": c.classes, **(sizes or {})}
     pairs = {name: (arguments[name], size) for name, size in sizes.items() if name in arguments}
     features = c.width if isinstance(c, ViTConfig) else c.features
+    config = raw.config or {}
+    wrapper = config.get("model_type") == "timm_wrapper"  # it says two classes where there is no classifier
     for name, size in (("num_classes", c.classes), ("num_features", features)):
-        if (described := (raw.config or {}).get(name)) is not None:
+        if (described := config.get(name)) is not None and not (wrapper and not size):
             pairs[name] = (described, size)
     check_agreement(raw.where, pairs)
 
@@ -133,7 +138,7 @@ def _with_description(raw: RawCheckpoint, found: ParsedCheckpoint) -> ParsedChec
     pretrained = _pretrained(raw)
     read = partial(_preprocess, pretrained, found.config.image_size, raw.where) if "mean" in pretrained else None
     names = (raw.config or {}).get("label_names") or pretrained.get("label_names") or ()
-    labels: tuple[str, ...] = check_value(names, tuple[str, ...], "label_names")
+    labels: tuple[str, ...] = without_placeholders(check_value(names, tuple[str, ...], "label_names"))
     return found.apply_description(raw, "config.json", read, labels, "label_names")
 
 
@@ -164,6 +169,12 @@ def read_timm(raw: RawCheckpoint) -> ParsedCheckpoint | None:
         raise UserError(f"{raw.where}: config.json beside it {asked}; give another model.")
     if (heads := architecture_heads(architecture_of(raw.config))) is not None:
         arguments = {"num_heads": heads} | arguments
+    unbiased = not any(name.endswith(".attn.qkv.bias") for name in raw.tensors)
+    if unbiased and not is_timm(raw.config) and not raw.tensors.keys() & {"cls_token", "blocks.0.ls1.gamma"}:
+        raise UserError(
+            f"{raw.where}: its tensors are those of two models that compute differently; give the folder of its hub, "
+            "whose config.json says which."
+        )
     config, heads_assumed = infer_vit_config(raw, arguments)
     pools = [described.get("global_pool") for described in (arguments, raw.config or {}, _pretrained(raw))]
     if next((pool for pool in pools if pool), None) == "avg":
@@ -180,8 +191,25 @@ def read_timm(raw: RawCheckpoint) -> ParsedCheckpoint | None:
         arguments = {**arguments, "img_size": image_size}
         sizes["img_size"] = config.image_size
     _check_description(raw, arguments, config, sizes)
-    usual = augreg_preprocess(config) if config.classes else imagenet_preprocess(config)
-    return _with_description(raw, ParsedCheckpoint("timm", config, (), usual, heads_assumed=heads_assumed))
+    zeros = (
+        {f"blocks.{i}.attn.qkv.bias": torch.zeros(3 * config.width) for i in range(config.depth)} if unbiased else {}
+    )
+    notes = ("its queries, keys and values have no biases; here they are zeros",) if unbiased else ()
+    usual = _usual_preprocess(config)
+    return _with_description(
+        raw, ParsedCheckpoint("timm", config, (), usual, heads_assumed=heads_assumed, notes=notes, tensors=zeros)
+    )
+
+
+def _usual_preprocess(c: ViTConfig) -> Preprocess:
+    """How timm prepares images for the published models with such tensors; other models may have the same."""
+    usual = augreg_preprocess(c)
+    by_mean = c.pool == "mean" and not (c.class_token or c.norm_after_pool)
+    if c.distilled or (c.layer_scale is not None and c.pool == "class" and c.classes):  # DeiT, DeiT III
+        return replace(imagenet_preprocess(c), crop=usual.crop if c.distilled else 1.0)
+    if c.classes or c.pool == "attention" or (by_mean and c.width not in (1280, 1408)):  # AugReg, SigLIP; not I-JEPA
+        return usual
+    return imagenet_preprocess(c)
 
 
 def infer_vit_config(raw: RawCheckpoint, arguments: Mapping[str, Any] | None = None) -> tuple[ViTConfig, bool]:

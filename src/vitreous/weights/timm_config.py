@@ -18,7 +18,7 @@ from vitreous.config.efficientnet import EfficientNetConfig, Padding
 from vitreous.config.model import ModelConfig, Pool, ViTConfig
 from vitreous.config.presets import SIZES
 from vitreous.config.stem import ResNetStem
-from vitreous.weights.checkpoint import BACKBONE, first_true, unsupported_epsilon
+from vitreous.weights.checkpoint import BACKBONE, first_true, large_epsilon
 from vitreous.weights.mapping import POINTWISE, Rule
 
 UNKNOWN_ARCHITECTURE = "vitreous"  # of a model that timm cannot express: timm refuses this name
@@ -117,14 +117,15 @@ def _vit_to_timm(c: ViTConfig) -> TimmModel:
             f"{c.attention} attention": c.attention != "full",
             "this convolutional stem": c.stem is not None and _hybrid(c) is None,
             "a hybrid with a distillation token": c.stem is not None and c.distilled,
+            "SwiGLU in a hybrid or beside a distillation token": c.mlp == "swiglu"
+            and (c.stem is not None or c.distilled),
             f"{c.position} positions": c.position not in ("learned-1d", "none"),
             "positions for the class token but not for registers": c.registers > 0
             and c.prefix_positions not in (0, c.prefix),
             "a tanh layer before the classifier": c.classifier == "mlp",
             "the class token beside the mean": c.pool == "class+mean",
             "registers after a distillation token": c.distilled and (c.registers > 0 or c.prefix_positions != c.prefix),
-            "SwiGLU as a plain argument": c.mlp == "swiglu",
-            unsupported_epsilon(c): c.norm_eps != 1e-6,
+            **large_epsilon(c),
             "a table of positions for padded images": any(side % c.patch for side in c.image_size),
         }
     )
@@ -166,22 +167,24 @@ def _architecture(c: ViTConfig) -> tuple[str, dict[str, Any]]:
     if hybrid is not None:
         patch, side = (1 if c.stem is not None and c.stem.stride > 4 else 8), hybrid[1]
     width, depth, heads, mlp_width = SIZES[size]
+    if c.mlp == "swiglu":  # no argument asks for it, so the architecture must have it, and the arguments say all else
+        width, depth, heads, patch, side = 0, 0, 0, 0, 0
     values: dict[str, tuple[Any, Any]] = {  # timm's argument: (what the name says, what is)
         "img_size": ((side, side), c.image_size),
         "patch_size": (patch, c.kernel[1]),
         "embed_dim": (width, c.width),
         "depth": (depth, c.depth),
         "num_heads": (heads, c.heads),
-        "mlp_ratio": (mlp_width / width, _mlp_ratio(c)),
+        "mlp_ratio": (mlp_width / width if width else 0.0, _mlp_ratio(c)),
         "in_chans": (3, c.channels),
-        "act_layer": ("gelu", c.mlp),
+        "act_layer": ("gelu", "gelu" if c.mlp == "swiglu" else c.mlp),
         "global_pool": ("token", _POOLS[c.pool]),
         "fc_norm": (c.pool == "mean", c.norm_after_pool),
         "class_token": (True, c.class_token),
         "reg_tokens": (0, c.registers),
         "pos_embed": ("learn", "none" if c.position == "none" else "learn"),
         "no_embed_class": (False, c.position == "learned-1d" and c.prefix > 0 and c.prefix_positions == 0),
-        "init_values": (None, c.layer_scale),
+        "init_values": (1e-5 if c.mlp == "swiglu" else None, c.layer_scale),
         "qk_norm": (False, c.qk_norm),
     }
     arguments = {name: value for name, (usual, value) in values.items() if value != usual}
@@ -189,14 +192,17 @@ def _architecture(c: ViTConfig) -> tuple[str, dict[str, Any]]:
         arguments["img_size"] = list(c.image_size)
     if hybrid is not None:
         return hybrid[0], arguments
+    if c.mlp == "swiglu":
+        return "vit_giant_patch14_dinov2", arguments
     kind = f"deit_{_TIMM_SIZES[size]}_distilled" if c.distilled else f"vit_{_TIMM_SIZES[size]}"
     return f"{kind}_patch{variant}", arguments
 
 
 def _mlp_ratio(c: ViTConfig) -> float:
-    """A ratio whose product with the width, which timm rounds down, is the MLP's width."""
-    ratio = c.mlp_width / c.width
-    return ratio if int(c.width * ratio) == c.mlp_width else math.nextafter(ratio, math.inf)
+    """A ratio whose product with the width, which timm rounds down, is the outputs of the MLP's first layer."""
+    units = 2 * c.mlp_width if c.mlp == "swiglu" else c.mlp_width
+    ratio = units / c.width
+    return ratio if int(c.width * ratio) == units else math.nextafter(ratio, math.inf)
 
 
 def _bit_to_timm(c: BiTConfig) -> TimmModel:
@@ -258,6 +264,7 @@ _HEADS_BY_SIZE = {
     "betwixt": 10,
     "base": 12,
     "so150m": 14,
+    "so150m2": 13,
     "so400m": 16,
     "large": 16,
     "huge": 16,
@@ -279,14 +286,13 @@ _UNSUPPORTED = {
     r"vit_large_patch16_siglip_(gap_)?512": "has the tanh form of GELU, which is not known here",
     r"_rpn_": "has its LayerNorms after the branches and before the sums, and cannot be opened",
     r"_(rope|relpos)|rope|relpos": "has positions that are not known here, and cannot be opened",
-    r"dinov3": "is DINOv3, with rotary positions, and cannot be opened",
+    r"dinov3|^vit_pe_|_(lingbot|sapiens2)": "has rotary positions, and cannot be opened",
     r"^vit_\w+_resnet(26|50)d|_mci_": "is a hybrid with a stem that is not known here, and cannot be opened",
     r"^resnetv2_(?!\d+x\d+_bit)": "is a ResNet of another kind than BiT, and cannot be opened",
     r"efficientnetv2_|efficientnet_(?!(b[0-7]|l2)(\.|$))": "is an EfficientNet of another kind than B0 to B7 and L2, "
     "and cannot be opened",
     r"_(18x2|xp|intern300m|dlittle|dwee|dpwee|pwee)_|^test_vit4|^aimv2_": "has blocks of another kind, and cannot be "
     "opened",
-    r"so150m2": "has no biases of q, k and v, and cannot be opened",
     r"^test_vit3": "pools over registers too, and cannot be opened",
     r"^(beit|beitv2|beit3|eva02|eva_giant|samvit|naflexvit|vitamin|cait|convit|volo|xcit|tnt)_": (
         f"cannot be opened; those that can are {', '.join(SUPPORTED)}"
