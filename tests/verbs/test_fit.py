@@ -1,5 +1,6 @@
 """`fit` as a person and as a notebook use it: tiny trainings, every promise of the run folder."""
 
+import json
 import re
 import shutil
 from collections import Counter
@@ -124,6 +125,33 @@ def test_a_higher_resolution_resamples_the_positions(images, weights, tmp_path, 
     assert bundle.preprocess.size == (24, 24)
     expected = load_bundle(weights).model.resized(24).pos_embed
     torch.testing.assert_close(bundle.model.pos_embed, expected, atol=0.01, rtol=0)
+
+
+def test_a_crop_that_a_person_sets_stays(images, weights, tmp_path, no_page):
+    heard = []
+    said = {"callbacks": Callbacks(message=heard.append)}
+    asked = quick(images, weights, tmp_path / "asked", preprocess="crop=0.95", **said)
+    assert load_bundle(asked.run).preprocess.crop == 0.95
+    assert not any("95%" in text for text in heard)  # neither the weights nor the recipe said so
+    own = quick(images, weights, tmp_path / "own", **said)
+    assert load_bundle(own.run).preprocess.crop == 0.82
+    assert any("82%" in text for text in heard)
+    override = quick(images, weights, tmp_path / "override", overrides={"preprocess.crop": "0.7"})
+    assert load_bundle(override.run).preprocess.crop == 0.7
+
+
+def test_a_model_that_guesses_is_told(tmp_path, capsys, no_page):
+    """Two classes of the same grey cannot be told apart."""
+    for label in ("Ants", "bees"):
+        draw_images(tmp_path / "data", count=12, classes=(label, f"{label} too"))
+    shutil.rmtree(tmp_path / "data/Ants too")
+    shutil.rmtree(tmp_path / "data/bees too")
+    main(["fit", str(tmp_path / "data"), "--epochs", "1", "--out", str(tmp_path / "run"), "--workers", "0"])
+    told, card = capsys.readouterr().out, (tmp_path / "run/bundle/README.md").read_text()
+    for text in (told, card):
+        assert "50.0%" in text
+        assert "--epochs 4`" in text
+    assert json.loads((tmp_path / "run/result.json").read_text())["validation"]["majority_class"]["accuracy"] == 0.5
 
 
 def test_from_scratch_on_small_images(images, tmp_path, no_page):

@@ -300,7 +300,8 @@ class MetricsText:
             if name in SHOWN_METRICS:
                 seen[SHOWN_METRICS[name]] = value
         metrics = "  ".join(f"{name} {value:.3f}" for name, value in seen.items())
-        text = f"epoch {event.epoch + 1}  {metrics}  {event.images_per_second:.0f} images/s"
+        speed = f"  {event.images_per_second:.0f} images/s" if event.images_per_second else ""
+        text = f"epoch {event.epoch + 1}  {metrics}{speed}"
         return f"COLLAPSED, see above  {text}" if "collapsed" in event.record else text
 
 

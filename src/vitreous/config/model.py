@@ -120,6 +120,11 @@ def model_to_json(config: ModelConfig) -> dict[str, Any]:
     return {"family": config.family, **asdict(config)}
 
 
+def number_of(count: int, noun: str) -> str:
+    """1 step, 1,000 steps."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
 def with_article(text: str) -> str:
     """ "A Vision Transformer", "An EfficientNet"."""
     return f"{'An' if text[0] in 'AEIOU' else 'A'} {text}"

@@ -108,6 +108,18 @@ class ClassificationResult:
         return found
 
     @property
+    def majority(self) -> tuple[str, float]:
+        """The most frequent true class, and the accuracy of always predicting it."""
+        label, count = self._images_of_classes().most_common(1)[0]
+        return self.labels[label], count / self.n
+
+    @property
+    def is_guessing(self) -> bool:
+        """Whether it may be no better than always predicting the most frequent of several classes: the interval of its
+        accuracy is not above that."""
+        return self.top1_interval[0] <= self.majority[1] < 1
+
+    @property
     def ece_interval(self) -> tuple[float, float]:
         """95 %."""
         return calibration_error_interval(self.bins)
@@ -134,6 +146,7 @@ class ClassificationResult:
 
     def to_json(self) -> dict[str, Any]:
         more: dict[str, Any] = {"per_class": self.per_class, "ece_interval": self.ece_interval}
+        more["majority_class"] = {"label": self.majority[0], "accuracy": self.majority[1], "beaten": not self.is_guessing}
         more["most_confused"] = [pair._asdict() for pair in self.most_confused()]
         more["confusion"] = dict(zip(("true", "predicted", "images"), zip(*self.confusion, strict=True), strict=True))
         for name in ("bins", "surest_wrong", "surest_right"):

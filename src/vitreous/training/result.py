@@ -8,12 +8,13 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from vitreous.config.model import with_article
+from vitreous.config.model import number_of, with_article
 from vitreous.config.train import Training
 from vitreous.data.source import Split
 from vitreous.distributed.meter import Cost
 from vitreous.errors import UserError
 from vitreous.evaluation.classify import ClassificationResult
+from vitreous.training.deadline import format_budget, parse_budget
 from vitreous.training.request import FitRequest, PretrainRequest
 from vitreous.weights.markdown import code
 
@@ -67,7 +68,7 @@ class FitResult:
         found = self.test if name == "test" else self.validation
         assert found is not None
         part = f"a random {found.n:,} of {self.subset_of[name]:,}" if name in self.subset_of else f"{found.n:,}"
-        return f"{part} images"
+        return f"{part} image{'s' * (found.n != 1 or name in self.subset_of)}"
 
     @staticmethod
     def from_json(fields: dict[str, Any]) -> FitResult:
@@ -119,7 +120,7 @@ class PretrainResult:
             finished=result.finished,
             images=result.images,
             steps=result.steps,
-            metrics={} if found is None else {"accuracy": found.top1},
+            metrics={} if found is None else {"accuracy": found.top1, "majority": found.majority[1]},
             alarms=(),
             spent=result.spent,
             remarks=result.remarks,
@@ -135,15 +136,38 @@ def result_html(run: str, found: dict[str, str], spent: Cost) -> str:
 
 
 def accuracy_lines(result: FitResult) -> dict[str, str]:
+    """By split, its accuracy beside that of always predicting the most frequent class."""
     lines = {}
-    if (test := result.test) is not None:
-        low, high = test.top1_interval
-        seen = result.images_seen("test")
-        lines["test"] = f"{test.top1:.1%} of {seen} (95 % confidence interval {low:.1%} to {high:.1%})"
-    if (val := result.validation) is not None:
-        seen = result.images_seen("validation")
-        lines["validation"] = f"{val.top1:.1%} of {seen} (optimistic: the same images selected the weights)"
+    for name, found in (("test", result.test), ("validation", result.validation)):
+        if found is None:
+            continue
+        (low, high), (label, majority) = found.top1_interval, found.majority
+        reliable = f"95 % confidence interval {low:.1%} to {high:.1%}"
+        if name == "validation":
+            reliable = "" if found.is_guessing else "optimistic: the same images selected the weights"
+        beside = f"always predicting {code(label)}: {majority:.1%}"
+        notes = "; ".join(filter(None, (reliable, beside)))
+        lines[name] = f"{found.top1:.1%} of {result.images_seen(name)} ({notes})"
     return lines
+
+
+def guessing_advice(result: FitResult, request: FitRequest) -> str | None:
+    """What to do where a model may be no better than always predicting the most frequent class; None if it is better."""
+    found = result.test or result.validation
+    if found is None or not found.is_guessing:
+        return None
+    if request.budget is not None:
+        length = f"--budget {format_budget(4 * parse_budget(request.budget))}"
+    else:
+        length = f"--epochs {4 * request.epochs:g}" if request.epochs is not None else "--budget 1h"
+    weights = request.weights or "hf:timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k"
+    better = "more images" if request.weights else "start from trained weights (a download), or give more images"
+    command = f"vitreous fit {request.data_description} --weights {weights} {length}"
+    return (
+        f"This may be guessing: after {number_of(result.steps, 'step')}, {found.top1:.1%} is not significantly more than "
+        f"the {found.majority[1]:.1%} of always predicting {code(found.majority[0])}. Train longer, "
+        f"{'and give' if request.weights else 'and'} {better}: {code(command)}."
+    )
 
 
 def read_result(folder: Path) -> FitResult | PretrainResult:
@@ -172,6 +196,7 @@ def model_card(name: str, request: FitRequest, training: Training, labels: Seque
         "## How well it does",
         "",
         *(f"- {split}: {value}" for split, value in accuracy_lines(result).items()),
+        *([] if (advice := guessing_advice(result, request)) is None else ["", advice]),
         "",
         "## How it was made",
         "",

@@ -37,6 +37,7 @@ from vitreous.training.recipes.student import choose_teacher_targets, with_disti
 from vitreous.training.recipes.supervised import DatasetStats, recipe
 from vitreous.training.request import FitRequest, StudentRequest
 from vitreous.weights.bundle import Bundle
+from vitreous.weights.source import parse_preprocess
 
 MIN_HELD_OUT = 500
 """Images that a training without labels sets aside, where that is less than a tenth and enough for all classes."""
@@ -167,6 +168,9 @@ def _from_recipe(request: FitRequest, stats: DatasetStats, teacher: ModelConfig 
             return changed
         return choose_teacher_targets(changed, teacher, request.all_overrides)
 
+    if request.preprocess is not None:  # the recipe may have changed what a person set
+        asked = parse_preprocess(request.preprocess, training.preprocess)
+        training = replace(training, preprocess=replace(asked, size=training.preprocess.size))
     training = override(training, request.all_overrides, weights=given, settle=settle)
     return _with_merge_epochs(training) if request.epochs is None else replace(training, epochs=request.epochs)
 
@@ -206,8 +210,8 @@ def crop_message(training: Training, base: Bundle) -> str | None:
     if seen == came:
         return None
     return (
-        f"The model will look at the middle {seen:.0%} of an image; the weights came with {came:.0%}. Set "
-        "preprocess.crop to change that."
+        f"The model will look at the middle {seen:.0%} of each side of an image, as the recipe has it; the weights came "
+        f"with {came:.0%}. Give --preprocess crop={came:g} to keep that."
     )
 
 

@@ -135,6 +135,9 @@ def _show_classes(found: Evaluation) -> None:
         if metric.shown(result):
             notes = "; ".join(filter(None, (interval, metric.note)))
             rows.append((metric.title, f"{result.metrics[name]:{metric.form}}", notes))
+        if name == "top1":
+            beaten = "; the model may be guessing too" if result.is_guessing else ""
+            rows.append(("majority class", f"{result.majority[1]:.2%}", f"always predicting the most frequent{beaten}"))
     few = len(seen) <= MAX_SHOWN_CLASSES
     worst = result.hardest(MAX_SHOWN_CLASSES, least=1 if few else MIN_CLASS_IMAGES)
     title = "class" if few else f"the {len(worst)} hardest classes"

@@ -19,6 +19,7 @@ METRICS = {
     "loss": "loss on held-out images: {:.3f}",
     "information": "information in the teacher's output on held-out images: {:.1%} of ln K",
     "accuracy": "accuracy: {:.1%}",
+    "majority": "accuracy of always predicting the most frequent class: {:.1%}",
 }
 
 
@@ -66,9 +67,10 @@ class Fit(RunOptions, FitRequest, Verb["FitResult"]):
         return train(request, run, runtime, self.active_callbacks, Labelled(), overwrite=self.overwrite)
 
     def show(self, result: FitResult) -> None:
-        from vitreous.training.result import accuracy_lines
+        from vitreous.training.result import accuracy_lines, guessing_advice
 
-        found = [f"{split} accuracy: {line}" for split, line in accuracy_lines(result).items()]
+        found = [f"{split} accuracy: {printable(line)}" for split, line in accuracy_lines(result).items()]
+        found += [] if (advice := guessing_advice(result, self)) is None else [printable(advice)]
         found += [] if found else [f"{name}: {value:.4g}" for name, value in result.metrics.items()]
         print(closing_text(result, found, [f"use it: vitreous predict {result.run} IMAGE"]))
 
