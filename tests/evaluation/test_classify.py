@@ -176,7 +176,7 @@ def test_few_images_of_many_classes_need_little_room():
 
 
 def test_accuracy_is_set_beside_that_of_the_most_frequent_class():
-    """Of 20 images 11 are of class a; Wilson's interval of 15 right of 20 is 53.1 to 88.8 %, of 17 of 20 64.0 to 94.8 %."""
+    """Of 20 images 11 are of class a. Wilson's interval of 15 right of 20 begins at 53.1 %, of 17 of 20 at 64.0 %."""
     targets = torch.tensor([0] * 11 + [1] * 9)
     for wrong, guessing in ((5, True), (3, False), (9, True)):
         predicted = targets.clone()

@@ -146,7 +146,11 @@ class ClassificationResult:
 
     def to_json(self) -> dict[str, Any]:
         more: dict[str, Any] = {"per_class": self.per_class, "ece_interval": self.ece_interval}
-        more["majority_class"] = {"label": self.majority[0], "accuracy": self.majority[1], "beaten": not self.is_guessing}
+        more["majority_class"] = {
+            "label": self.majority[0],
+            "accuracy": self.majority[1],
+            "beaten": not self.is_guessing,
+        }
         more["most_confused"] = [pair._asdict() for pair in self.most_confused()]
         more["confusion"] = dict(zip(("true", "predicted", "images"), zip(*self.confusion, strict=True), strict=True))
         for name in ("bins", "surest_wrong", "surest_right"):

@@ -152,7 +152,7 @@ def accuracy_lines(result: FitResult) -> dict[str, str]:
 
 
 def guessing_advice(result: FitResult, request: FitRequest) -> str | None:
-    """What to do where a model may be no better than always predicting the most frequent class; None if it is better."""
+    """What to do about a model that may be no better than always predicting the most frequent class; else None."""
     found = result.test or result.validation
     if found is None or not found.is_guessing:
         return None
@@ -164,8 +164,8 @@ def guessing_advice(result: FitResult, request: FitRequest) -> str | None:
     better = "more images" if request.weights else "start from trained weights (a download), or give more images"
     command = f"vitreous fit {request.data_description} --weights {weights} {length}"
     return (
-        f"This may be guessing: after {number_of(result.steps, 'step')}, {found.top1:.1%} is not significantly more than "
-        f"the {found.majority[1]:.1%} of always predicting {code(found.majority[0])}. Train longer, "
+        f"This may be guessing: after {number_of(result.steps, 'step')}, {found.top1:.1%} is not significantly more "
+        f"than the {found.majority[1]:.1%} of always predicting {code(found.majority[0])}. Train longer, "
         f"{'and give' if request.weights else 'and'} {better}: {code(command)}."
     )
 

@@ -210,8 +210,8 @@ def crop_message(training: Training, base: Bundle) -> str | None:
     if seen == came:
         return None
     return (
-        f"The model will look at the middle {seen:.0%} of each side of an image, as the recipe has it; the weights came "
-        f"with {came:.0%}. Give --preprocess crop={came:g} to keep that."
+        f"The model will look at the middle {seen:.0%} of each side of an image, as the recipe has it; the weights "
+        f"came with {came:.0%}. Give --preprocess crop={came:g} to keep that."
     )
 
 
