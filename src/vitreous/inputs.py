@@ -100,8 +100,9 @@ def parse_bytes(size: str | int, name: str, least: int = 1) -> int:
 
 
 def counted(number: int, noun: str) -> str:
-    """ "1 image", "1,200 images"."""
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+    """ "1 image", "1,200 images", "2 classes"."""
+    plural = "" if number == 1 else "es" if noun.endswith("s") else "s"
+    return f"{number:,} {noun}{plural}"
 
 
 def format_bytes(count: int) -> str:

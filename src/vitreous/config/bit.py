@@ -30,7 +30,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class BiTConfig(ModelConfig):
     """Everything that fixes a BiT's shape: ResNet-v2 with group norm and standardised kernels."""
 

@@ -56,7 +56,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class EfficientNetConfig(ModelConfig):
     """Everything that fixes an EfficientNet's shape and function: B0, made wider and deeper by two factors."""
 

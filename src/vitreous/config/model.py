@@ -39,6 +39,12 @@ class ModelConfig(ABC):
     channels: int
     classes: int  # the classifier's outputs; 0 for no classifier: the network then returns the representation
 
+    def __repr__(self) -> str:
+        """The fields that differ from their defaults."""
+        given = ((one.name, getattr(self, one.name), one.default) for one in fields(self))
+        shown = ", ".join(f"{name}={value!r}" for name, value, default in given if value != default)
+        return f"{type(self).__name__}({shown})"
+
     @property
     @abstractmethod
     def features(self) -> int:
@@ -120,17 +126,12 @@ def model_to_json(config: ModelConfig) -> dict[str, Any]:
     return {"family": config.family, **asdict(config)}
 
 
-def number_of(count: int, noun: str) -> str:
-    """1 step, 1,000 steps."""
-    return f"{count:,} {noun}{'s' * (count != 1)}"
-
-
 def with_article(text: str) -> str:
     """ "A Vision Transformer", "An EfficientNet"."""
     return f"{'An' if text[0] in 'AEIOU' else 'A'} {text}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ViTConfig(ModelConfig):
     """Everything that fixes a Vision Transformer's shape and function.
 

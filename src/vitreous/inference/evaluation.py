@@ -18,6 +18,7 @@ from vitreous.data.datasets.store import data_root
 from vitreous.data.loader import Loader, choose_workers, readable_names
 from vitreous.data.source import Source
 from vitreous.errors import UserError
+from vitreous.inputs import counted
 from vitreous.evaluation.classify import ClassificationResult, distinct_labels, score_classes
 from vitreous.evaluation.features import compute_features
 from vitreous.evaluation.label_sets import LabelSet, read_label_sets
@@ -74,6 +75,13 @@ class Evaluation(Measurement[ClassificationResult]):
     predictions: str | None = None  # the file with the prediction for each image, if one was asked for
     label_sets: str | None = None  # the file with several labels of each image, of which each counts as right
     without: int = 0  # images that were left out, because that file has no label for them
+
+    def __repr__(self) -> str:
+        (low, high), (label, majority) = self.result.top1_interval, self.result.majority
+        return (
+            f"Evaluation(accuracy {self.result.top1:.1%} of {counted(self.result.n, 'image')} ({self.split}; 95 % confidence "
+            f"interval {low:.1%} to {high:.1%}; always predicting {label!r}: {majority:.1%}))"
+        )
 
 
 def evaluate_classifier(

@@ -64,6 +64,10 @@ class Prediction:
         embedding = {} if self.embedding is None else {"embedding": self.embedding.tolist()}
         return {**prediction_row(self.path, top), "error": self.error, **embedding}
 
+    def __repr__(self) -> str:
+        found = self.error or ", ".join(f"{one.label} {one.score:.1%}" for one in self.top) or "no classifier"
+        return f"Prediction({self.path}: {found})"
+
     def _repr_html_(self) -> str:
         rows = [(one.label, f"{one.score:.1%}") for one in self.top] if self.error is None else [("error", self.error)]
         cells = "".join(f"<tr><td>{escape(label)}</td><td>{escape(text)}</td></tr>" for label, text in rows)

@@ -52,6 +52,20 @@ class Trace:
         self.keep_ids: Tensor | None = None
         self.groups: dict[int, Tensor] = {}
 
+    def __repr__(self) -> str:
+        if self.pre_logits is None:
+            return f"Trace(layers={None if self.layers is None else sorted(self.layers)}), not filled yet"
+        parts = []
+        for name, kept in (("attention", self.attention), ("tokens", self.tokens)):
+            if kept:
+                numbers, shape = sorted(kept), tuple(next(iter(kept.values())).shape)
+                several = len(numbers) > 2 and numbers == list(range(numbers[0], numbers[-1] + 1))
+                listed = f"{numbers[0]} to {numbers[-1]}" if several else ", ".join(map(str, numbers))
+                layers = f"layer{'s' * (len(numbers) > 1)} {listed}"
+                parts.append(f"{name} {shape} of {layers}")
+        rows, columns = self.grid
+        return f"Trace({'; '.join(parts)}; {self.prefix} + {rows}x{columns} tokens)"
+
     def check(self, depth: int) -> None:
         """Refuse layers that a model of this depth does not have."""
         for layer in sorted(self.layers or ()):

@@ -8,12 +8,13 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from vitreous.config.model import number_of, with_article
+from vitreous.config.model import with_article
 from vitreous.config.train import Training
 from vitreous.data.source import Split
 from vitreous.distributed.meter import Cost
 from vitreous.errors import UserError
 from vitreous.evaluation.classify import ClassificationResult
+from vitreous.inputs import counted
 from vitreous.training.deadline import format_budget, parse_budget
 from vitreous.training.request import FitRequest, PretrainRequest
 from vitreous.weights.markdown import code
@@ -59,6 +60,9 @@ class FitResult:
         if found["validation"] is not None:
             found["validation"]["chose_the_weights"] = True  # so its interval promises too much
         return found
+
+    def __repr__(self) -> str:
+        return result_text(self, accuracy_lines(self))
 
     def _repr_html_(self) -> str:
         return result_html(self.run, accuracy_lines(self), self.spent)
@@ -106,6 +110,9 @@ class PretrainResult:
         lists = {name: tuple(fields[name]) for name in ("alarms", "remarks")}
         return PretrainResult(**{**fields, **lists, "spent": Cost(**fields["spent"])})
 
+    def __repr__(self) -> str:
+        return result_text(self, {name: f"{value:.4g}" for name, value in self.metrics.items()})
+
     def _repr_html_(self) -> str:
         return result_html(self.run, {name: f"{value:.4g}" for name, value in self.metrics.items()}, self.spent)
 
@@ -125,6 +132,14 @@ class PretrainResult:
             spent=result.spent,
             remarks=result.remarks,
         )
+
+
+def result_text(result: FitResult | PretrainResult, found: dict[str, str]) -> str:
+    """One line for a notebook and a prompt."""
+    numbers = "; ".join(f"{name} {value}" for name, value in found.items())
+    state = "" if result.finished else ", not finished"
+    work = f"{counted(result.steps, 'step')}, {result.spent.seconds:.0f} s{state}"
+    return f"{type(result).__name__}({'; '.join(filter(None, (result.run, numbers, work)))})"
 
 
 def result_html(run: str, found: dict[str, str], spent: Cost) -> str:
@@ -164,7 +179,7 @@ def guessing_advice(result: FitResult, request: FitRequest) -> str | None:
     better = "more images" if request.weights else "start from trained weights (a download), or give more images"
     command = f"vitreous fit {request.data_description} --weights {weights} {length}"
     return (
-        f"This may be guessing: after {number_of(result.steps, 'step')}, {found.top1:.1%} is not significantly more "
+        f"This may be guessing: after {counted(result.steps, 'step')}, {found.top1:.1%} is not significantly more "
         f"than the {found.majority[1]:.1%} of always predicting {code(found.majority[0])}. Train longer, "
         f"{'and give' if request.weights else 'and'} {better}: {code(command)}."
     )

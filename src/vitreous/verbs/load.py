@@ -7,11 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import overload
 
+import torch
+from torch import Tensor
+
 from vitreous.arguments import Count, checked
+from vitreous.data.augment import normalise
 from vitreous.data.opening import choose_split, open_dataset
 from vitreous.data.shards.opening import is_shards
 from vitreous.data.source import Split
-from vitreous.data.view import IMAGE_TYPES, ImageInput
+from vitreous.data.view import IMAGE_TYPES, ImageInput, make_view
 from vitreous.errors import UserError
 from vitreous.explain.explanation import Explainer, Explanation
 from vitreous.explain.request import ExplanationRequest, Head, Layer, Method, Point
@@ -19,7 +23,8 @@ from vitreous.inference.evaluation import Evaluation, evaluate_classifier
 from vitreous.inference.memory_needs import check_explanation_memory
 from vitreous.inference.opening import open_engine, open_model
 from vitreous.inference.predict import Prediction
-from vitreous.model.network import Network, require
+from vitreous.model.network import Network, TracesAttention, evaluating, require
+from vitreous.model.trace import Trace
 from vitreous.model.vit import ViT
 from vitreous.verbs.predict import predict
 from vitreous.weights.bundle import Bundle
@@ -45,6 +50,30 @@ class Model:
     def labels(self) -> tuple[str, ...]:
         """The names of its classes."""
         return self.bundle.labels
+
+    def __repr__(self) -> str:
+        return f"Model({self.bundle.summary()})"
+
+    @checked
+    def prepare(self, image: ImageInput) -> Tensor:
+        """(1, C, H, W) float32: the input that the network takes for an image, on the network's device: resized, cropped
+        and normalised as the model's preprocessing says."""
+        preprocess = self.bundle.preprocess
+        return normalise(make_view(image, preprocess)[None], preprocess).to(self.network.device)
+
+    @checked
+    def trace(self, image: ImageInput, layers: Sequence[int] | None = None) -> Trace:
+        """What the network computed for an image: a filled `Trace` of these layers, counted from 0, or from the end when
+        negative; None for all. Only models with attention have one.
+
+            trace = model.trace("cat.jpg", layers=[-1])
+            trace.attention[11][0, :, 0, trace.prefix :].view(-1, *trace.grid)  # (heads, rows, columns): from the class token
+        """
+        network, trace = require(self.network, TracesAttention, "trace"), Trace(layers)
+        check_explanation_memory(self.bundle, "attention")
+        with torch.inference_mode(), evaluating(network):
+            network(self.prepare(image), trace=trace)
+        return trace
 
     @overload
     def predict(  # type: ignore[overload-overlap]  # a str is a sequence of str too, and means one image

@@ -22,7 +22,7 @@ from vitreous.config.data import Preprocess
 from vitreous.config.fields import from_fields
 from vitreous.config.model import ModelConfig, model_to_json, with_article
 from vitreous.errors import UserError
-from vitreous.inputs import read_json, utf8_text
+from vitreous.inputs import counted, read_json, utf8_text
 from vitreous.memory import check_memory
 from vitreous.model.family import config_from_json
 from vitreous.model.network import Network
@@ -58,6 +58,17 @@ class Bundle:
     notes: tuple[str, ...] = ()
     """From another format: what it was recognised as, ignored keys, what was assumed. From a bundle: files in its
     folder that do not belong to it."""
+
+    def __repr__(self) -> str:
+        return f"Bundle({self.summary()})"
+
+    def summary(self) -> str:
+        """ "ViT of width 192, depth 12, patch 16; 224x224 pixels; 2 classes: ants, bees; runs/insects/bundle"."""
+        height, width = self.preprocess.size
+        some = ", ".join(self.labels[:3]) + (", ..." if len(self.labels) > 3 else "")
+        classes = f"{counted(len(self.labels), 'class')}: {some}" if self.labels else "no classifier"
+        parts = [self.model.config.describe(), f"{height}x{width} pixels", classes]
+        return "; ".join([*parts, *([] if self.path is None else [str(self.path)])])
 
 
 def save_bundle(

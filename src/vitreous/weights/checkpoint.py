@@ -19,6 +19,7 @@ from vitreous.config.model import ModelConfig, ViTConfig
 from vitreous.config.presets import SIZES, hybrid_name
 from vitreous.config.stem import MAX_STAGES
 from vitreous.errors import UserError
+from vitreous.inputs import counted
 from vitreous.weights.mapping import Rule
 
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -164,8 +165,8 @@ def describe(source: str, c: ModelConfig, *, heads_assumed: bool = False) -> str
     """ "timm ViT-Ti/16, 224, 1000 classes"; of a size without a name also the heads, if they were assumed."""
     height, width = c.image_size
     size = f"{height}" if height == width else f"{height}x{width}"
-    channels = [f"{c.channels} channel{'s' * (c.channels > 1)}"] if c.channels != 3 else []
-    classes = f"{c.classes} class{'es' * (c.classes > 1)}" if c.classes else "no classifier"
+    channels = [counted(c.channels, "channel")] if c.channels != 3 else []
+    classes = counted(c.classes, "class") if c.classes else "no classifier"
     if not isinstance(c, ViTConfig):
         return ", ".join([f"{source} {c.describe()}", size, *channels, classes])
     shape = (c.width, c.depth, c.heads, c.mlp_width)
@@ -173,10 +174,10 @@ def describe(source: str, c: ModelConfig, *, heads_assumed: bool = False) -> str
     name = f"ViT{known or f'({c.width} wide, {c.depth} deep)'}/{c.patch}"
     if c.stem is not None:
         name = f"hybrid {hybrid_name(c) or name}"
-    registers = [f"{c.registers} register{'s' * (c.registers > 1)}"] if c.registers else []
+    registers = [counted(c.registers, "register")] if c.registers else []
     parts = [f"{source} {name}", size, *registers, *channels, classes]
     if heads_assumed and known is None:
-        parts.append(f"{c.heads} head{'s' * (c.heads > 1)} (assumed; vitreous import --heads N sets another number)")
+        parts.append(f"{counted(c.heads, 'head')} (assumed; vitreous import --heads N sets another number)")
     return ", ".join(parts)
 
 
