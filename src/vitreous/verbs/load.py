@@ -56,18 +56,19 @@ class Model:
 
     @checked
     def prepare(self, image: ImageInput) -> Tensor:
-        """(1, C, H, W) float32: the input that the network takes for an image, on the network's device: resized, cropped
-        and normalised as the model's preprocessing says."""
+        """(1, C, H, W) float32: the network's input for an image, on its device, prepared as `predict` does it."""
         preprocess = self.bundle.preprocess
         return normalise(make_view(image, preprocess)[None], preprocess).to(self.network.device)
 
     @checked
     def trace(self, image: ImageInput, layers: Sequence[int] | None = None) -> Trace:
-        """What the network computed for an image: a filled `Trace` of these layers, counted from 0, or from the end when
-        negative; None for all. Only models with attention have one.
+        """What the network computed for an image: a filled `Trace` of these layers; None for all.
+
+        Layers count from 0, or from the end when negative. Only models with attention have a trace.
 
             trace = model.trace("cat.jpg", layers=[-1])
-            trace.attention[11][0, :, 0, trace.prefix :].view(-1, *trace.grid)  # (heads, rows, columns): from the class token
+            seen = trace.attention[11][0, :, 0, trace.prefix :]  # (heads, patches) from the class token
+            seen.view(-1, *trace.grid)  # (heads, rows, columns)
         """
         network, trace = require(self.network, TracesAttention, "trace"), Trace(layers)
         check_explanation_memory(self.bundle, "attention")
