@@ -18,7 +18,6 @@ from vitreous.data.datasets.store import data_root
 from vitreous.data.loader import Loader, choose_workers, readable_names
 from vitreous.data.source import Source
 from vitreous.errors import UserError
-from vitreous.inputs import counted
 from vitreous.evaluation.classify import ClassificationResult, distinct_labels, score_classes
 from vitreous.evaluation.features import compute_features
 from vitreous.evaluation.label_sets import LabelSet, read_label_sets
@@ -26,6 +25,7 @@ from vitreous.evaluation.prediction_file import EVALUATED, EVALUATED_SETS, TOP, 
 from vitreous.inference.engine import InferenceModel
 from vitreous.inference.matching import LabelSpace, MatchedSource, check_imagenet, match_classes, match_names
 from vitreous.inference.memory_needs import check_inference_memory
+from vitreous.inputs import counted
 
 REAL = "real"  # what a person calls ImageNet's ReaL labels
 REAL_FILE = Path("imagenet-real") / "real.json"
@@ -79,8 +79,8 @@ class Evaluation(Measurement[ClassificationResult]):
     def __repr__(self) -> str:
         (low, high), (label, majority) = self.result.top1_interval, self.result.majority
         return (
-            f"Evaluation(accuracy {self.result.top1:.1%} of {counted(self.result.n, 'image')} ({self.split}; 95 % confidence "
-            f"interval {low:.1%} to {high:.1%}; always predicting {label!r}: {majority:.1%}))"
+            f"Evaluation(accuracy {self.result.top1:.1%} of {counted(self.result.n, 'image')} ({self.split}; "
+            f"95 % interval {low:.1%} to {high:.1%}; always predicting {label!r}: {majority:.1%}))"
         )
 
 
