@@ -72,7 +72,7 @@ class Model:
         """
         network, trace = require(self.network, TracesAttention, "trace"), Trace(layers)
         check_explanation_memory(self.bundle, "attention")
-        with torch.inference_mode(), evaluating(network):
+        with torch.inference_mode(), evaluating(self.network):
             network(self.prepare(image), trace=trace)
         return trace
 
