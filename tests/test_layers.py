@@ -70,6 +70,7 @@ LIGHT = [
     for path in FILES
     if path.relative_to(PACKAGE).parts[0]
     in ("config", "cli", "verbs", "errors.py", "inputs.py", "interrupt.py", "memory.py")
+    and path.name != "load.py"  # of Python only: no command
 ]
 
 
