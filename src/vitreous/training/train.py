@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
@@ -46,9 +46,12 @@ from vitreous.training.start import Runtime, open_consistent, training_loader
 from vitreous.training.step import StepSchedule
 from vitreous.training.teaching.teacher import MissingTeacher, Teacher
 from vitreous.weights.bundle import Bundle, load_bundle, save_bundle
+from vitreous.weights.seen_images import SeenImages, find_seen_images
 
 NO_STEPS = "The time that is left is too short to train further: the classifier on frozen features is the result."
 ONE_STEP = "With what is left to measure and to write, the time is up: one step is taken."
+
+MAX_HASHING = 0.03  # the fraction of a budget that may go to telling which images the training has seen
 
 RequestT = TypeVar("RequestT", bound=FitRequest | PretrainRequest)
 Result = TypeVar("Result", bound=FitResult | PretrainResult, covariant=True)
@@ -163,6 +166,7 @@ def train(
         # not before: a mistake in the request should leave nothing behind
         resumed = world.on_main(lambda: lock_run_folder(folder, saved, held, callbacks.message, overwrite))
         _report_start(context, opened, resumed=saved is not None)
+        seen = world.on_main(lambda: _find_seen_images(context, opened, method.keep_last))
         loader = context.keep_open(training_loader(opened.data.train, opened.training, runtime.workers, world))
         start = method.start(context, opened, loader, saved, resumed)
         config, times = (saved, None) if saved is not None else _plan(context, data, opened, start)
@@ -174,7 +178,7 @@ def train(
         opened = replace(opened, training=training)
         result, labels, card = method.measure(context, opened, start, config, network.eval(), outcome)
         if world.is_main:
-            bundle = _write_bundle(context, training, network, outcome, result, labels, card)
+            bundle = _write_bundle(context, training, network, outcome, result, labels, card, seen)
             if outcome.finished:
                 write_file(folder / RESULT, json.dumps(result.to_json(), indent=2) + "\n")
             if outcome.finished and method.page:
@@ -250,6 +254,17 @@ def _report_start(context: TrainingContext[RequestT], opened: Opened, resumed: b
     )
     for note in data.notes:
         context.callbacks.message(note)
+
+
+def _find_seen_images(context: TrainingContext[RequestT], opened: Opened, keep_last: bool) -> SeenImages:
+    """Of this training, and of the one that its weights came from. With a budget within a fraction of it."""
+    seconds = None if context.deadline is None else MAX_HASHING * context.deadline.seconds
+    seen = find_seen_images(opened.data, () if keep_last else ("val",), seconds)
+    base, weights = opened.base, getattr(context.request, "weights", None)
+    if base is None and weights is not None:
+        with suppress(UserError):  # of a training that is resumed, the weights may be gone
+            base = load_bundle(weights)
+    return seen if base is None or base.seen_images is None else seen.union(base.seen_images)
 
 
 def _plan(
@@ -329,6 +344,7 @@ def _write_bundle(
     result: FitResult | PretrainResult,
     labels: Sequence[str],
     card: str,
+    seen: SeenImages,
 ) -> Bundle:
     """The model, and what is saved beside it."""
     for name, tensors in outcome.best.items():
@@ -340,5 +356,5 @@ def _write_bundle(
         "spent": asdict(result.spent),
     }
     place = context.folder / "bundle"
-    save_bundle(place, network, training.preprocess, labels, card=card, info=info)
-    return Bundle(network, training.preprocess, tuple(labels), path=place, info=info)
+    save_bundle(place, network, training.preprocess, labels, card=card, info=info, seen_images=seen)
+    return Bundle(network, training.preprocess, tuple(labels), info, place, seen_images=seen)

@@ -130,7 +130,7 @@ class Import(Verb[Imported]):
         if found:
             info |= {"imported": source, "notes": found, "numbered": imported.numbered}
         card = import_card(source, found, imported.description, preprocess)
-        save_bundle(out, model, preprocess, names, card=card, info=info)
+        save_bundle(out, model, preprocess, names, card=card, info=info, seen_images=opened.seen_images)
         return imported
 
     def _class_names(self, opened: Bundle, classes: int) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ config.json         timm's hub layout, and our own section "vitreous"
 model.safetensors   the tensors, under timm's names
 README.md           the model card
 manifest.json       size and SHA-256 of each of them, checked at every load
+seen-images.json    after a training: hashes of the images that it has seen
 
 Other files in the folder are never read.
 """
@@ -40,9 +41,10 @@ from vitreous.storage.manifest import (
 from vitreous.weights.mapping import build_model, export_state
 from vitreous.weights.markdown import code
 from vitreous.weights.reading import read_safetensors
+from vitreous.weights.seen_images import SeenImages
 from vitreous.weights.timm_config import timm_config, to_timm
 
-CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
+CONFIG, WEIGHTS, CARD, SEEN = "config.json", "model.safetensors", "README.md", "seen-images.json"
 FORMAT = 1
 
 
@@ -58,6 +60,7 @@ class Bundle:
     notes: tuple[str, ...] = ()
     """From another format: what it was recognised as, ignored keys, what was assumed. From a bundle: files in its
     folder that do not belong to it."""
+    seen_images: SeenImages | None = None  # of its training; None where that is not known
 
     def __repr__(self) -> str:
         return f"Bundle({self.summary()})"
@@ -79,6 +82,7 @@ def save_bundle(
     *,
     card: str | None = None,
     info: dict[str, Any] | None = None,
+    seen_images: SeenImages | None = None,
 ) -> Path:
     """Write a bundle and return its folder. An earlier bundle is replaced only when the new one is complete.
 
@@ -101,6 +105,8 @@ def save_bundle(
         text = _plain_card(model.config, labels) if card is None else card
         (folder / CARD).write_text(utf8_text(text), encoding="utf-8")
         write_tensors(folder / WEIGHTS, state)
+        if seen_images is not None:
+            (folder / SEEN).write_text(json.dumps(seen_images.to_json(), indent=2) + "\n", encoding="utf-8")
     return path
 
 
@@ -110,7 +116,7 @@ def load_bundle(path: str | Path) -> Bundle:
 
 
 def _load(folder: Path) -> Bundle:
-    notes, path = check_files(folder), folder / CONFIG
+    notes, path = check_files(folder, optional=(SEEN,)), folder / CONFIG
     config_json = read_json(path)
     fields = config_json.get("vitreous") if isinstance(config_json, dict) else None
     if not isinstance(fields, dict) or "format" not in fields:
@@ -123,7 +129,8 @@ def _load(folder: Path) -> Bundle:
     config = config_from_json(section.model, str(path))
     check_consistent(config, section.preprocess, section.labels, str(path))
     model = build_model(config, read_safetensors(folder / WEIGHTS), folder / WEIGHTS, rules=to_timm(config).rules)
-    return Bundle(model, section.preprocess, section.labels, section.training, folder, notes)
+    seen = SeenImages.from_json(read_json(folder / SEEN), folder / SEEN) if (folder / SEEN).exists() else None
+    return Bundle(model, section.preprocess, section.labels, section.training, folder, notes, seen)
 
 
 def check_files(

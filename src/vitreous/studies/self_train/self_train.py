@@ -221,7 +221,8 @@ def _given_teacher(context: SelfTrainContext, place: str) -> FitResult:
         for split in ("val", "test")
         if split in data.splits
     }
-    save_bundle(folder / "bundle", bundle.model.cpu(), bundle.preprocess, bundle.labels, info=bundle.info)
+    network, seen = bundle.model.cpu(), bundle.seen_images
+    save_bundle(folder / "bundle", network, bundle.preprocess, bundle.labels, info=bundle.info, seen_images=seen)
     result = FitResult(
         run=str(folder),
         bundle=str(folder / "bundle"),
