@@ -20,7 +20,7 @@ ROWS = [
     ["data"],
     ["model"],
     ["storage", "distributed", "config"],
-    ["memory", "arguments", "callbacks"],
+    ["memory", "threads", "arguments", "callbacks"],
     ["inputs"],
     ["errors", "interrupt"],
 ]
@@ -69,7 +69,7 @@ LIGHT = [
     path
     for path in FILES
     if path.relative_to(PACKAGE).parts[0]
-    in ("config", "cli", "verbs", "errors.py", "inputs.py", "interrupt.py", "memory.py")
+    in ("config", "cli", "verbs", "errors.py", "inputs.py", "interrupt.py", "memory.py", "threads.py")
     and path.name != "load.py"  # of Python only: no command
 ]
 

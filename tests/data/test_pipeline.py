@@ -1,6 +1,5 @@
 """Views come in order and in batches, decoded no further ahead than agreed, and errors are values."""
 
-import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
@@ -15,7 +14,6 @@ from vitreous.config.data import Preprocess
 from vitreous.data import view
 from vitreous.data.decode import ImageError
 from vitreous.data.view import ViewPipeline, make_view, map_concurrently
-from vitreous.data.workers import usable_cores
 from vitreous.errors import UserError
 
 SMALL = Preprocess(size=(8, 8))
@@ -104,14 +102,6 @@ def test_a_image_of_pillows_may_be_given_twice(tmp_path):
         (batch,) = ViewPipeline(SMALL, 8, threads=4).batches([opened] * 8)
     for one in batch:
         assert torch.equal(one, batch[0])
-
-
-def test_cores_that_this_process_may_use(monkeypatch):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {1}, raising=False)
-    assert usable_cores() == 1
-    monkeypatch.delattr(os, "sched_getaffinity")
-    monkeypatch.setattr(os, "cpu_count", lambda: 5)
-    assert usable_cores() == 5
 
 
 @pytest.mark.parametrize("at_once", [1, 2, 3])

@@ -1,8 +1,6 @@
 """The queue: what is computed together, and what becomes of what cannot be."""
 
 import asyncio
-import os
-import sys
 import threading
 import time
 from concurrent import futures
@@ -213,23 +211,6 @@ def test_a_full_queue_refuses_at_once_and_answers_what_it_accepted():
             engine.gate.set()
             assert [job.result().status_code for job in waiting] == [200] * 4
     assert sum(engine.batches) == 4
-
-
-def test_no_more_cores_are_used_than_there_are_to_use(tmp_path, monkeypatch):
-    """A container may be given two of a machine's 64; threads for 64 would only need memory."""
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)), raising=False)
-    monkeypatch.setattr(os, "cpu_count", lambda: 64)
-    monkeypatch.setattr(sys, "platform", "linux")
-    assert batching.usable_cores(tmp_path) == 16
-    for text, cores in (("max 100000", 16), ("150000 100000", 2), ("9900000 100000", 16), ("1000 100000", 1)):
-        (tmp_path / "cpu.max").write_text(text + "\n")
-        assert batching.usable_cores(tmp_path) == cores
-    older = tmp_path / "older"
-    (older / "cpu").mkdir(parents=True)
-    (older / "cpu" / "cpu.cfs_period_us").write_text("100000\n")
-    for text, cores in (("-1", 16), ("400000", 4)):
-        (older / "cpu" / "cpu.cfs_quota_us").write_text(text)
-        assert batching.usable_cores(older) == cores
 
 
 def test_nothing_is_computed_for_a_client_that_left():

@@ -21,6 +21,7 @@ from vitreous.distributed.launcher import refuse_many
 from vitreous.errors import MachineError, UserError
 from vitreous.interrupt import Interrupted, interruptible
 from vitreous.memory import check_address_space, retain_memory
+from vitreous.threads import limit_spinning
 
 if TYPE_CHECKING:
     from vitreous.cli.verb import Verb
@@ -114,6 +115,7 @@ def _execute(name: str, args: list[str]) -> int:
     from vitreous.cli.terminal import log_to_stderr, print_json, process_started, shown_progress
 
     check_address_space(LIBRARY_ADDRESS_BYTES)
+    limit_spinning()  # before torch loads
     kind = load_verb(name)
     if not kind.distributed:
         refuse_many(name)

@@ -26,8 +26,8 @@ from vitreous.config.data import Preprocess
 from vitreous.data.augment import eval_view, seen_box
 from vitreous.data.decode import ImageError, open_image, original_size, prepare_image
 from vitreous.data.source import Source
-from vitreous.data.workers import usable_cores
 from vitreous.errors import UserError
+from vitreous.threads import usable_cores
 
 MIN_DRAFT_SCALE = 3  # a JPEG decoded at a smaller scale is still this many times as large as what it is resized to
 

@@ -50,13 +50,6 @@ def extend_heartbeat(seconds: float) -> None:
         _silent_until.value = max(_silent_until.value, time.monotonic() + seconds)
 
 
-def usable_cores() -> int:
-    """How many cores this process may use, which on a shared machine are fewer than there are."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 class WorkersDiedError(Exception):
     """Process after process died; `task` is what the last of them was working on."""
 

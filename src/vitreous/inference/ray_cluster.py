@@ -24,12 +24,12 @@ import torch
 
 from vitreous.config.fields import from_fields
 from vitreous.data.source import Source
-from vitreous.data.workers import usable_cores
 from vitreous.errors import MachineError, UserError
 from vitreous.inference.part_plan import ModelRequest
 from vitreous.inference.parts import PartFolder, PartRecord, PartWorker
 from vitreous.inputs import reason
 from vitreous.interrupt import SIGNALS
+from vitreous.threads import usable_cores
 
 OBJECT_STORE_BYTES = 512 * 2**20
 """Of memory that the workers of one machine share: little passes through, for they write files."""

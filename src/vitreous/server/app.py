@@ -15,12 +15,12 @@ from starlette.exceptions import HTTPException
 from vitreous import __version__
 from vitreous.config.server import ServerSettings
 from vitreous.server import inference_protocol, routes
-from vitreous.server.batching import usable_cores
 from vitreous.server.errors import ApiError, handle_error
 from vitreous.server.guard import Guard, Policy
 from vitreous.server.metrics import ServerMetrics
 from vitreous.server.page.routes import router as page_router
 from vitreous.server.served_model import ModelToServe, ServedModel
+from vitreous.threads import usable_cores
 
 DESCRIPTION = (
     "Answers for models of images: their classes, what they looked at, and the numbers that stand for an image. "

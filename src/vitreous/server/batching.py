@@ -8,9 +8,6 @@ computes several batches at once.
 from __future__ import annotations
 
 import asyncio
-import math
-import os
-import sys
 import threading
 import time
 from bisect import bisect_left
@@ -18,7 +15,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -33,19 +29,6 @@ P = ParamSpec("P")
 Forward = Callable[[Tensor], Tensor]  # (B, C, H, W) uint8 to (B, ...): an engine's logits or representations
 FIRST_SECONDS_PER_IMAGE = 0.02  # assumed before any was computed
 RESERVED_SECONDS = 0.25  # for which an image that is being received counts as queued
-
-
-def usable_cores(group: Path = Path("/sys/fs/cgroup")) -> int:
-    """Cores that this process may use: its CPU affinity, and at most the quota of its cgroup."""
-    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    try:
-        if (group / "cpu.max").exists():
-            quota, period = (group / "cpu.max").read_text().split()
-        else:  # cgroups of version 1
-            quota, period = ((group / "cpu" / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
-        return max(1, min(cores, math.ceil(int(quota) / int(period)))) if int(quota) > 0 else cores
-    except (OSError, ValueError):  # no groups, or no quota: "max"
-        return cores
 
 
 class ThreadPool:

@@ -22,9 +22,10 @@ from vitreous.data.decode import ImageError, read_header
 from vitreous.data.view import ImageInput, make_view
 from vitreous.inference.engine import InferenceModel
 from vitreous.inference.speed import noise
-from vitreous.server.batching import AdmissionQueue, Batcher, Forward, PixelBudget, ThreadPool, usable_cores
+from vitreous.server.batching import AdmissionQueue, Batcher, Forward, PixelBudget, ThreadPool
 from vitreous.server.errors import ApiError, timeout_error
 from vitreous.server.metrics import ServerMetrics
+from vitreous.threads import usable_cores
 from vitreous.weights.bundle import Bundle
 
 T = TypeVar("T")

@@ -40,12 +40,12 @@ from vitreous.data.shards.index import (
 from vitreous.data.shards.tar import END, encode_member
 from vitreous.data.source import Data, Source, Split, key_hashes
 from vitreous.data.view import map_concurrently
-from vitreous.data.workers import usable_cores
 from vitreous.errors import UserError
 from vitreous.inputs import reason, utf8_text
 from vitreous.storage.files import fsync_file, fsync_folder, new_file, replace_folder, write_file
 from vitreous.storage.lock import LOCK, hold_folder
 from vitreous.storage.overwrite import readable_errors, real_path
+from vitreous.threads import usable_cores
 
 log = logging.getLogger("vitreous")
 
