@@ -23,6 +23,7 @@ from vitreous.cli import main as command
 from vitreous.cli import verb_table
 from vitreous.data.corrupt import AS_PUBLISHED, CORRUPTIONS
 from vitreous.data.datasets.table import DATASETS
+from vitreous.glossary import GLOSSARY
 from vitreous.inputs import format_bytes
 from vitreous.training.recipes.supervised import RECIPES
 from vitreous.verbs.data import list_data
@@ -50,6 +51,19 @@ def _help(words: list[str]) -> str:
         command([*words, "--help"])
         text = printed.getvalue().decode()
     return "\n".join(line.rstrip() for line in text.strip().splitlines())
+
+
+def glossary_page() -> str:
+    """The words, one sentence each."""
+    page = [
+        "# Glossary",
+        "",
+        "Made by `make docs`; `vitreous glossary` prints it.",
+        "",
+        "| word | meaning |",
+        "| --- | --- |",
+    ]
+    return "\n".join([*page, *(f"| {word} | {meaning} |" for word, meaning in GLOSSARY.items()), ""])
 
 
 def model_table() -> str:
@@ -237,6 +251,7 @@ def _recipes() -> str:
 PAGES = {
     "cli.md": command_line,
     "models.md": model_table,
+    "glossary.md": glossary_page,
     "datasets.md": datasets_page,
     "evaluation.md": evaluation_page,
     "compare.md": compare_page,

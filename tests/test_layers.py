@@ -22,7 +22,7 @@ ROWS = [
     ["storage", "distributed", "config"],
     ["memory", "threads", "arguments", "callbacks"],
     ["inputs"],
-    ["errors", "interrupt"],
+    ["errors", "interrupt", "glossary"],
 ]
 HEIGHT = {room: height for height, row in enumerate(reversed(ROWS)) for room in row}
 DOORS = (PACKAGE / "__init__.py", PACKAGE / "__main__.py")

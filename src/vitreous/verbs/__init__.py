@@ -34,5 +34,5 @@ GROUPS: dict[str, tuple[str | type[Verb[Any]], ...]] = {
         "analyze.Analyze",
     ),
     "learn without labels": ("fit.Pretrain", "studies.SelfTrain", "measure.Probe", "explain.Reconstruct"),
-    "models and weights": ("models.Models", "weights.Import", "weights.Export"),
+    "models and weights": ("models.Models", "weights.Import", "weights.Export", "glossary.Glossary"),
 }
