@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from collections import Counter
 from pathlib import Path
 from tempfile import mkdtemp
@@ -161,6 +162,19 @@ def test_flowers_that_are_not_there(tmp_path):
     scipy.io.savemat(tmp_path / "imagelabels.mat", {"labels": np.array([[1, 2]])})
     with pytest.raises(UserError, match=r"imagelabels\.mat"):
         DATASETS["flowers102"].read(tmp_path)
+
+
+def test_matlab_files_that_cannot_be_read_are_refused_in_a_sentence(tmp_path, monkeypatch):
+    svhn(tmp_path)
+    path = tmp_path / "train_32x32.mat"
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(UserError, match=r"train_32x32\.mat"):
+        DATASETS["svhn"].read(tmp_path)
+    path.write_bytes(whole)
+    monkeypatch.setitem(sys.modules, "scipy.io", None)  # as if it were not installed
+    with pytest.raises(UserError, match=r"train_32x32\.mat.*vitreous\[mat\]"):
+        DATASETS["svhn"].read(tmp_path)
 
 
 def test_pixels_of_svhn(tmp_path):

@@ -126,6 +126,39 @@ def test_what_pillow_may_be_built_with_is_read(tmp_path, kind, suffix, feature):
     assert np.abs(np.asarray(train.read(0)).astype(int) - np.asarray(image)).mean() < 3
 
 
+def test_heic_is_read_upright_where_its_package_is(tmp_path):
+    if not decode.HAS_HEIC:
+        pytest.skip("pillow-heif is not installed")
+    image = smooth(64, 48)
+    exif = image.getexif()
+    exif[0x0112] = 6  # turn by 90 degrees clockwise
+    path = tmp_path / "x.heic"
+    image.save(path, "HEIF", quality=95, exif=exif.tobytes())
+    found = open_image(path, at_least=16)
+    expected = np.asarray(image.transpose(Image.Transpose.ROTATE_270))
+    assert np.abs(np.asarray(found).astype(int) - expected).mean() < 6  # turned otherwise, 55
+    path.write_bytes(path.read_bytes()[:-200])
+    with pytest.raises(ImageError, match=r"x\.heic"):
+        open_image(path)
+
+
+def test_without_its_package_heic_is_told_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setattr(decode, "HAS_HEIC", False)
+    monkeypatch.setattr("vitreous.data.folder.HAS_HEIC", False)
+    monkeypatch.setattr("vitreous.data.folder.IMAGE_SUFFIXES", frozenset([".png"]))
+    monkeypatch.setattr("vitreous.data.folder.FOREIGN_SUFFIXES", frozenset([".heic"]))
+    path = tmp_path / "x.heic"
+    path.write_bytes(b"\0\0\0\x1cftypheic\0\0\0\0mif1heicmiaf")
+    monkeypatch.setattr(decode, "FORMATS", ("JPEG", "PNG"))
+    with pytest.raises(ImageError, match=r"x\.heic.*vitreous\[heic\]"):
+        open_image(path)
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        smooth(8, 8).save(tmp_path / name / "x.png")
+    (tmp_path / "a" / "y.heic").write_bytes(path.read_bytes())
+    assert any("vitreous[heic]" in note for note in open_data(tmp_path).notes)
+
+
 def test_sixteen_bits_in_tiff_of_either_byte_order(tmp_path: Path, subtests):
     for order in ("<", ">"):
         with subtests.test(order=order):

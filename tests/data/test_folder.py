@@ -340,9 +340,9 @@ def test_names_in_a_list_are_text_too(tmp_path: Path):
 
 def test_what_is_passed_over_is_counted_by_kind(tmp_path: Path):
     make_tree(tmp_path, {"a": 1, "b": 1})
-    for name in ("1.jxl", "2.JXL", "3.heic", "notes.txt"):
+    for name in ("1.jxl", "2.JXL", "3.psd", "notes.txt"):
         (tmp_path / "a" / name).write_bytes(b"x")
     os.mkfifo(tmp_path / "b" / "pipe.png")
     (tmp_path / "b" / "gone").symlink_to(tmp_path / "nowhere")
     (note,) = open_data(tmp_path).notes
-    assert re.match(rf"{tmp_path}: .*2 \.jxl, 1 \.heic, 1 link[^,]*, 1 pipe", note)
+    assert re.match(rf"{tmp_path}: .*2 \.jxl, 1 \.psd, 1 link[^,]*, 1 pipe", note)

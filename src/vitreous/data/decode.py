@@ -43,14 +43,24 @@ from vitreous.errors import UserError
 from vitreous.inputs import file_kind, format_bytes, reason
 from vitreous.memory import available_memory
 
+try:
+    from pillow_heif import register_heif_opener
+except ImportError:
+    HAS_HEIC = False
+else:
+    HAS_HEIC = True
+    register_heif_opener()
+
 # What is opened, by content and not by name. Pillow's rarer decoders are never tried on a stranger's bytes.
 _AVIF, _JPEG_2000 = (bool(features.check(name)) for name in ("avif", "jpg_2000"))  # Pillow may be built without
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", *["AVIF"] * _AVIF, *["JPEG2000"] * _JPEG_2000)
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", *["AVIF"] * _AVIF, *["JPEG2000"] * _JPEG_2000, *["HEIF"] * HAS_HEIC)
 
+HEIC_SUFFIXES = (".heic", ".heif")
+HEIC_ADVICE = "pip install 'vitreous[heic]' to read HEIC"
 # Which names in a folder are taken for images, in lower case.
 IMAGE_SUFFIXES = frozenset(
     (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm", ".pbm", ".pnm")
-).union([".avif"] * _AVIF, [".jp2", ".j2k"] * _JPEG_2000)
+).union([".avif"] * _AVIF, [".jp2", ".j2k"] * _JPEG_2000, HEIC_SUFFIXES if HAS_HEIC else ())
 # 67 megapixels, some 270 MB when decoded: above every common camera, below what fills a small machine's memory.
 MAX_PIXELS = 2**26
 # Of a file: eight for each pixel, as 16 bits of four channels take. Some decoders read all of a file at once.
@@ -130,7 +140,7 @@ def open_image(
     called = name or _name_of(source)
     with _opened(source, name) as image:
         width, height = image.size
-        if at_least is not None:
+        if at_least is not None and image.format in JPEGS:  # of a HEIC, it would take the thumbnail in it
             image.draft(None, (at_least, at_least))
         kind, scale = image.format, round(width / image.width)
         has_low_bytes, declared = has_16_bit_colours(image), declared_range(image)
@@ -260,7 +270,7 @@ def _readable(name: str) -> Iterator[None]:
     except Image.DecompressionBombError:
         raise ImageError(name, _too_large("it")) from None
     except UnidentifiedImageError:
-        kinds = ", ".join(FORMATS)
+        kinds = ", ".join(FORMATS) + ("" if HAS_HEIC else f"; {HEIC_ADVICE}")
         raise ImageError(name, f"not an image of a known kind ({kinds}); convert or delete it.") from None
     except PermissionError:
         raise ImageError(name, "no permission to read it; change the file's mode or owner.", temporary=True) from None

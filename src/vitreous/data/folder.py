@@ -13,7 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from vitreous.data.decode import IMAGE_SUFFIXES, Header, open_image, read_content, read_header
+from vitreous.data.decode import (
+    HAS_HEIC,
+    HEIC_ADVICE,
+    HEIC_SUFFIXES,
+    IMAGE_SUFFIXES,
+    Header,
+    open_image,
+    read_content,
+    read_header,
+)
 from vitreous.data.rng import Index
 from vitreous.data.source import SPLIT_NAMES, Data, Labels, NoClassesError, Source, Split, check_classes, order_classes
 from vitreous.errors import UserError
@@ -138,7 +147,8 @@ class FolderWalk:
         """The notes, and one on what was skipped, by kind."""
         if not self.skipped:
             return tuple(self.notes)
-        return (*self.notes, f"{root}: passed over {self._kinds()}, which cannot be read as images here.")
+        advice = f"; {HEIC_ADVICE}" if not HAS_HEIC and any(kind in HEIC_SUFFIXES for kind in self.skipped) else ""
+        return (*self.notes, f"{root}: passed over {self._kinds()}, which cannot be read as images here{advice}.")
 
     def nothing(self, root: Path, instead: str) -> str:
         skipped = f" (but {self._kinds()}, which cannot be read here)" if self.skipped else ""

@@ -1,4 +1,5 @@
-"""What packed data are wrapped in, unwrapped with bounds: gzip, zip with NumPy arrays, pickles of plain data.
+"""What packed data are wrapped in, unwrapped with bounds: gzip, zip with NumPy arrays, pickles of plain data, MATLAB's
+files (which SciPy reads).
 
 A file may claim any size, and unpack to a thousand times its own: what it would take is compared with the memory that
 there is before anything is read. Nothing in a pickle is run.
@@ -185,3 +186,22 @@ def read_plain_pickle(path: Path) -> dict[bytes, Any]:
             key = key.encode() if isinstance(key, str) else key
         plain[key] = value.found if isinstance(value, _Array) else value
     return plain
+
+
+def read_mat(path: Path, *names: str) -> tuple[NDArray[Any], ...]:
+    """The variables of these names in a MATLAB file (level 5, of a dataset whose checksum was checked), each an array of
+    at least two axes; a struct is an array with named fields."""
+    try:
+        from scipy.io import loadmat
+    except ImportError:
+        raise UserError(f"{path}: is read with the package scipy; install it with pip install 'vitreous[mat]'.") from None
+    with open_input(path) as file:
+        check_memory(4 * path.stat().st_size, str(path), "take a machine with more memory, or check the file")
+        try:
+            found = loadmat(file, variable_names=names)
+        except Exception as error:  # a damaged file raises nearly anything
+            why = str(error)[:200] or type(error).__name__
+            raise UserError(f"{path}: not a whole MATLAB file of level 5 ({why}); get it again.") from None
+    if missing := [name for name in names if name not in found]:
+        raise UserError(f"{path}: has no variable {missing[0]!r}; get the file again.")
+    return tuple(found[name] for name in names)

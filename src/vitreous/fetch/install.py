@@ -26,7 +26,7 @@ from vitreous.storage.overwrite import GENERATOR, readable_errors
 
 CHUNK_BYTES = 2**20
 DOWNLOADS = "downloads"
-EXTRAS = {"h5py": "'vitreous[hdf5]'"}  # what to install for a package that a dataset needs
+EXTRAS = {"h5py": "'vitreous[hdf5]'", "scipy": "'vitreous[mat]'"}  # what to install for a package that a dataset needs
 
 
 @dataclass(frozen=True)

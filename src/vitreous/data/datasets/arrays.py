@@ -16,10 +16,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitreous.data.datasets.matlab import read_numbers
 from vitreous.data.datasets.vtab import hash_order
 from vitreous.data.packed import ArraySource, Pixels, open_packed_folder
 from vitreous.data.source import Data, Labels, Source, Split, check_classes
+from vitreous.data.unpack import read_mat
 from vitreous.errors import UserError
 from vitreous.inputs import open_input
 
@@ -54,7 +54,7 @@ def read_svhn(root: Path) -> Data:
     names: tuple[Split, ...] = ("train", "test")
     for split in names:
         path = root / f"{split}_32x32.mat"
-        pixels, labels = read_numbers(path, "X", "y")
+        pixels, labels = read_mat(path, "X", "y")
         if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[2] != 3:
             raise UserError(f"{path}: X is {pixels.dtype} of the shape {pixels.shape}, not colour; get it again.")
         digits = labels.ravel().astype(np.int64)

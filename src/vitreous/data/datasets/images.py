@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from vitreous.data.datasets.matlab import read_mat, read_numbers
 from vitreous.data.datasets.vtab import hash_order
 from vitreous.data.folder import FolderSource, FolderWalk, Names, entries, is_folder, open_folder
 from vitreous.data.source import SPLITS, Data, Source, Split, check_classes, order_classes
+from vitreous.data.unpack import read_mat
 from vitreous.errors import UserError
 from vitreous.inputs import read_text
 
@@ -58,8 +58,8 @@ def read_pets(root: Path) -> Data:
 
 def read_flowers(root: Path) -> Data:
     """imagelabels.mat has each image's class, setid.mat which images are in which split; both count from 1."""
-    (labels,) = read_numbers(root / "imagelabels.mat", "labels")
-    ids = read_numbers(root / "setid.mat", "trnid", "valid", "tstid")
+    (labels,) = read_mat(root / "imagelabels.mat", "labels")
+    ids = read_mat(root / "setid.mat", "trnid", "valid", "tstid")
     labels = labels.ravel().astype(np.int64)
     splits: dict[Split, list[ListedImage]] = {}
     for split, numbers in zip(SPLITS, ids, strict=True):
@@ -176,15 +176,11 @@ def read_imagenet(root: Path) -> Data:
 
 def _synsets(path: Path) -> dict[int, str]:
     """The kit's number of each class, and its synset."""
-    rows = read_mat(path, "synsets")["synsets"]
-    found = {}
-    for row in rows if isinstance(rows, list) else ():
-        number, synset = row.get("ILSVRC2012_ID"), row.get("WNID")
-        if isinstance(number, np.ndarray) and number.size == 1 and isinstance(synset, str):
-            found[int(number.flat[0])] = synset
-    if not found:
-        raise UserError(f"{path}: names no synsets; get the kit again.")
-    return found
+    (rows,) = read_mat(path, "synsets")
+    try:
+        return {int(row["ILSVRC2012_ID"].item()): str(row["WNID"].item()) for row in rows.ravel()}
+    except (IndexError, ValueError, AttributeError, TypeError) as error:
+        raise UserError(f"{path}: names no synsets ({str(error)[:200]}); get the kit again.") from None
 
 
 LISTS = ("train800.txt", "val200.txt", "test.txt")

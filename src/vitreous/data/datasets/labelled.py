@@ -47,6 +47,7 @@ ROWS = (
         classes=1000,
         splits={"train": 1_281_167, "val": 50_000},
         read=read_imagenet,
+        needs=("scipy",),
         notes=("Classes are synsets in the order of their names, as every ImageNet classifier has them.",),
     ),
     Dataset(
@@ -166,6 +167,7 @@ ROWS = (
         classes=102,
         splits={"train": 1_020, "val": 1_020, "test": 6_149},
         read=read_flowers,
+        needs=("scipy",),
         vtab=Vtab("natural"),
         notes=("Classes are called 1 to 102, as in the owners' files.",),
     ),
@@ -195,6 +197,7 @@ ROWS = (
         classes=10,
         splits={"train": 73_257, "test": 26_032},
         read=read_svhn,
+        needs=("scipy",),
         vtab=Vtab("natural", train_percent=90),
         digits=True,
         notes=("The extra images, which are easier, are left out, as in VTAB.",),

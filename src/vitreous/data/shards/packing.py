@@ -140,7 +140,7 @@ def _pack_split(
 
     A train split is shuffled once, so that each shard has a bit of everything.
     """
-    order: Index = np.argsort(key_hashes(source, 0)) if split == "train" else np.arange(len(source))
+    order: Index = np.argsort(key_hashes(source, 0), kind="stable") if split == "train" else np.arange(len(source))
     at = number = 0
     path = folder / f"{split}-{number:06d}.tar"
     while (known := _finished_before(path, source, order, at, shard_size)) is not None:
