@@ -189,12 +189,14 @@ def read_plain_pickle(path: Path) -> dict[bytes, Any]:
 
 
 def read_mat(path: Path, *names: str) -> tuple[NDArray[Any], ...]:
-    """The variables of these names in a MATLAB file (level 5, of a dataset whose checksum was checked), each an array of
-    at least two axes; a struct is an array with named fields."""
+    """The variables of these names in a MATLAB file of level 5, each an array of at least two axes; a struct is an
+    array with named fields. SciPy may crash on a damaged file: only for datasets whose checksums were compared."""
     try:
         from scipy.io import loadmat
     except ImportError:
-        raise UserError(f"{path}: is read with the package scipy; install it with pip install 'vitreous[mat]'.") from None
+        raise UserError(
+            f"{path}: is read with the package scipy; install it with pip install 'vitreous[mat]'."
+        ) from None
     with open_input(path) as file:
         check_memory(4 * path.stat().st_size, str(path), "take a machine with more memory, or check the file")
         try:
