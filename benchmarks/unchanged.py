@@ -31,7 +31,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "relative": {"model": "F/7@28", "overrides": {"model.position": "relative", "model.mlp": "swiglu"}, "epochs": 1},
     "axial": {"model": "P/4@32", "overrides": {"model.attention": "axial", "model.pool": "attention"}, "epochs": 0.5},
     "dropout": {"model": "F/7@28", "overrides": {"model.patch_dropout": 0.3, "model.drop_path": 0.1}, "epochs": 1},
-    "accumulate": {"model": "F/7@28", "overrides": {"accumulate": 2, "ema": 0.9}, "epochs": 1},
+    "accumulate": {"model": "F/7@28", "overrides": {"micro_batch": 32, "ema": 0.9}, "epochs": 1},
     "merge": {"model": "P/4@32", "merge": 4, "epochs": 0.3},
     "plain": {"model": "F/7@28", "recipe": "plain", "epochs": 1},
     "lora": {"weights": "builtin", "overrides": {"lora": 4}, "epochs": 1},

@@ -69,11 +69,12 @@ def test_what_compares_the_images_of_a_batch_is_refused_in_parts():
         (Dino(koleo_weight=0.1), "koleo_weight"),
         (Dino(sinkhorn_iterations=3, koleo_weight=0.1), "sinkhorn_iterations"),
     ):
-        with pytest.raises(UserError, match=f"accumulate=2: {named} .* {named}=0"):
-            training(objective, accumulate=2)
-        assert training(objective).accumulate == 1
+        with pytest.raises(UserError, match=f"micro_batch=8: {named} .* {named}=0"):
+            training(objective, batch_size=16, micro_batch=8)
+        assert training(objective).micro_batch is None
+        assert training(objective, batch_size=16, micro_batch=16).micro_batch == 16  # all at once
     for divisible in (Dino(ibot_weight=1.0), Mae(), MaskedPatch(), Supervised(class_weights=True)):
-        assert training(divisible, accumulate=2).accumulate == 2
+        assert training(divisible, batch_size=16, micro_batch=8).micro_batch == 8
 
 
 MISTAKES = (
@@ -116,7 +117,7 @@ def test_mistakes_are_named(subtests):
 IMPOSSIBLE = (
     ({"wise_ft_alpha": 0.0}, "wise_ft_alpha=0.0: .*0 .*1"),
     ({"freeze": 3}, "freeze=3: .*2"),
-    ({"accumulate": 0}, "accumulate=0: .*1"),
+    ({"micro_batch": 0}, "micro_batch=0: .*1"),
     ({"ema": 1.0}, "ema=1.0: .*0 .*1"),
     ({"preprocess": Preprocess(size=(32, 32))}, r"preprocess.size=\(32, 32\).*\(16, 16\), 3"),
 )

@@ -21,6 +21,7 @@ from vitreous.data.batch import Batch, ViewBatch
 from vitreous.data.loader import Loader
 from vitreous.data.packed import ArraySource
 from vitreous.data.rng import sample_keys
+from vitreous.distributed.heartbeat import collectives
 from vitreous.distributed.meter import Meter
 from vitreous.distributed.world import SINGLE_PROCESS, World, find_device
 from vitreous.model.batch_norm import BatchNorm
@@ -173,6 +174,18 @@ def diverged(folder, world):
     return loop.step, str(error.value)
 
 
+def exchanges(folder, world):
+    """The collectives from one step of a training to the next, DDP's own aside."""
+    model, shape = ViT(replace(MODEL, classes=3), seed=0), Preprocess(size=(16, 16))
+    training = Training(model.config, shape, batch_size=8, micro_batch=2)
+    source = ArraySource("made", torch.zeros(8, 3, 16, 16, dtype=torch.uint8), np.arange(8) % 3, ("a", "b", "c"))
+    loader, counts = Loader(source, shape, Augment(), batch_size=8, world=world), []
+    objective = Classification(model, training.objective)
+    loop = Loop(objective, loader, training, StepSchedule(4), folder, evaluate=None)
+    loop.run(lambda event: counts.append(collectives.entered.number))
+    return np.diff(counts[:-1]).tolist()
+
+
 def work(rank, folder):
     """What one of two processes finds, written to a file."""
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
@@ -182,7 +195,7 @@ def work(rank, folder):
     )
     world, own = World(rank, 2), SCORES[rows_of(rank)]
     found = {
-        "mean": world.mean(torch.tensor([1.0, 10.0]) * (rank + 1)),
+        "sums": world.sum_numbers(rank + 1, 10 * rank),
         "gathered": world.all_gather_rows(own),
         "numbers": world.all_gather_rows(torch.arange(rank)),
         "none": world.all_gather_rows(own if rank else None),
@@ -191,11 +204,11 @@ def work(rank, folder):
         "agree": [world.any_rank(flag) for flag in (False, True, rank == 0, rank == 1)],
         "first": world.on_main(lambda: f"said by {rank}"),
         "refused": refused(world, rank),
-        "each": world.any_rank_each(rank == 0, False, rank == 1),
         "no rows": refused_rows(world),
         "unreadable": told_of_all(world),
         "trained": trained(Path(folder), world),
         "diverged": diverged(Path(folder) / "diverged", world),
+        "exchanges": exchanges(Path(folder) / "exchanges", world),
         "union": world.union({str(rank): "unreadable"}),
         "sinkhorn": sinkhorn_probabilities(own, 0.05, 3, world),
         "nothing": sinkhorn_probabilities(own if rank else own[:0], 0.05, 3, world),
@@ -230,16 +243,15 @@ def found(tmp_path_factory):
 
 @pytest.mark.slow
 def test_what_each_process_has_is_joined(found):
-    """The mean, the largest, and tensors of unequal length in the order of ranks; one may have nothing to gather."""
+    """The sums, the largest, and tensors of unequal length in the order of ranks; one may have nothing to gather."""
     for one in found:
-        assert one["mean"].tolist() == [1.5, 15.0]
+        assert one["sums"] == [3.0, 10.0]
         assert one["largest"].tolist() == [1.0, 10.0]
         assert one["gathered"].equal(SCORES)
         assert one["numbers"].tolist() == [0]
         assert one["numbers"].dtype == torch.int64
         assert one["none"].equal(SCORES[rows_of(1)])
         assert one["agree"] == [False, True, True, True]  # if one says so, all know
-        assert one["each"] == [True, False, True]
         assert one["no rows"] == found[0]["no rows"] != "", "where nothing could be read, all are told"
 
 
@@ -312,6 +324,12 @@ def test_a_loss_that_is_no_number_in_one_process_stops_all_before_the_step(found
 
 
 @pytest.mark.slow
+def test_a_step_exchanges_twice_however_many_metrics_and_parts(found):
+    """Before: whether to stop, and what the batch weighs; after: loss, metrics and the gradient's norm."""
+    assert [one["exchanges"] for one in found] == [[2, 2]] * 2
+
+
+@pytest.mark.slow
 def test_unreadable_images_of_all_processes_count(found):
     """Two of 200 may be unreadable, whoever finds them."""
     assert all(number in found[0]["unreadable"] for number in ("4 of 200", "1%"))
@@ -374,7 +392,7 @@ def test_centres_are_those_of_the_joined_batch_though_one_process_masks_nothing(
 def test_one_process_is_left_alone():
     world, rows = World(), torch.rand(4, 3)
     assert (world.rank, world.size, world.device) == (0, 1, torch.device("cpu"))
-    assert world.mean(rows) is rows
+    assert world.sum_numbers(3, 0.5) == [3, 0.5]
     assert world.all_gather_rows(rows) is rows
     assert world.all_gather_with_grad(rows) == (rows, 0)
     assert world.all_reduce(rows) is rows

@@ -56,6 +56,33 @@ def test_the_loss_of_a_batch_is_put_together_from_single_views():
     assert abs(loss.item() - wanted) <= 1e-6
 
 
+def test_koleo_is_weighed_as_in_dinov2():
+    """Its weight times the sum, not the mean, over large views of -mean log of the distance to the nearest other."""
+    seen, losses = batch(dtype=torch.float64), []
+    for weight in (0.0, 0.1):
+        objective = build(replace(SETTINGS, koleo_weight=weight)).double()
+        losses.append(objective(seen, 0.15)[0].item())
+    wanted = 0.0
+    for view in range(2):
+        with torch.no_grad():
+            x = objective.student.representation(seen.views["global"].images[:, view]).numpy()
+        x /= np.linalg.norm(x, axis=1, keepdims=True)
+        distances = np.linalg.norm(x[:, None] - x[None], axis=2) + np.diag(np.full(len(x), np.inf))
+        wanted -= np.log(distances.min(axis=1)).mean()
+    assert losses[1] - losses[0] == pytest.approx(0.1 * wanted, abs=1e-5)
+
+
+def test_of_equal_random_numbers_the_first_patch_comes_first(monkeypatch):
+    """What is masked is the same on every processor: fast sorts order equal numbers otherwise, each in its own way."""
+    uniform = torch.randint(8, (12, 2 + 64), generator=torch.Generator().manual_seed(0)) / 8
+    monkeypatch.setattr("vitreous.objectives.dino.keyed_uniform", lambda keys, stream, count: uniform)
+    objective = build(replace(SETTINGS, ibot_weight=1.0))
+    found = objective._draw_masks(torch.zeros(12, 3, 32, 32), torch.zeros(12, dtype=torch.int64))
+    for own, (fraction, half, *numbers) in zip(found.numpy(), uniform.numpy(), strict=True):
+        count = round(64 * (0.1 + 0.4 * fraction)) if half < 0.5 else 0
+        assert own.nonzero()[0].tolist() == sorted(np.argsort(numbers, kind="stable")[:count].tolist())
+
+
 @pytest.fixture
 def safe_products():
     with own_products():

@@ -139,6 +139,13 @@ def test_the_loss_is_the_papers_formula(subtests):
             assert abs(loss - wanted) <= 1e-6
 
 
+def test_of_equal_random_numbers_the_first_patch_comes_first():
+    """So masks are the same on every processor: fast sorts order equal numbers otherwise, each in its own way."""
+    noise = torch.randint(4, (5, 64), generator=torch.Generator().manual_seed(0)).float()
+    keep, masked = shuffle(noise, 0.75)
+    assert (torch.cat([keep, masked], dim=1).numpy() == np.argsort(noise.numpy(), axis=1, kind="stable")).all()
+
+
 def test_the_encoder_sees_a_quarter_and_the_rest_is_masked():
     keep, masked = shuffle(torch.rand(5, 64), 0.75)
     assert keep.shape == (5, 16)

@@ -6,6 +6,7 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from support.in_parts import gradients
 from vitreous import UserError, ViT, ViTConfig
@@ -104,19 +105,19 @@ def test_uneven_parts_teach_what_the_whole_batch_does(subtests):
                 torch.testing.assert_close(found, whole, atol=1e-9, rtol=0)
 
 
-def test_a_step_is_the_same_for_any_accumulate(subtests):
+def test_a_step_is_the_same_for_any_micro_batch(subtests):
     """Patches that are left out and stochastic depth included: they follow each image into its part."""
     for weight in (None, WEIGHT):
         with subtests.test(weight=weight):
             settings = Settings(0.1, class_weights=weight is not None, keep_schedule=SCHEDULE)
             found = {}
-            for accumulate in (1, 4, 11):
+            for micro_batch in (None, 3, 1):
                 training = Training(
                     replace(MODEL, drop_path=0.5),
                     Preprocess(size=(16, 16)),
                     settings,
                     optimizer=Optimizer(clip=None),
-                    accumulate=accumulate,
+                    micro_batch=micro_batch,
                 )
                 objective = build(settings, weight, drop_path=0.5)
                 learner, seen = Learner(objective, training, World()), []
@@ -125,12 +126,30 @@ def test_a_step_is_the_same_for_any_accumulate(subtests):
                     seen += [loss, norm, torch.cat([p.grad.flatten() for p in objective.parameters()])]
 
                 record = train_step(learner, batch(epoch=2), number=5, progress=0.1, after=0.2, check=check)
-                found[accumulate] = [record["accuracy"], *seen]
-            *numbers, gradient = found[1]
-            for accumulate in (4, 11):
-                *others, other = found[accumulate]
+                found[micro_batch] = [record["accuracy"], *seen]
+            *numbers, gradient = found[None]
+            for micro_batch in (3, 1):
+                *others, other = found[micro_batch]
                 assert others == pytest.approx(numbers, rel=1e-6)
                 assert (other - gradient).norm() < 1e-6 * gradient.norm()
+
+
+def test_a_step_waits_for_its_device_once():
+    """No number is taken from a tensor by itself: on a GPU, each would wait for all that was asked before."""
+
+    class Numbers(TorchDispatchMode):
+        found = 0
+
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            self.found += function is torch.ops.aten._local_scalar_dense.default
+            return function(*args, **(kwargs or {}))
+
+    training = Training(MODEL, Preprocess(size=(16, 16)), micro_batch=3)
+    learner = Learner(build(), training, World())
+    with Numbers() as numbers:
+        record = train_step(learner, batch(), number=5, progress=0.1, after=0.2)
+    assert set(record) == {"loss", "accuracy", "norm", "learning_rate"}
+    assert numbers.found == 0
 
 
 def kept(objective, seen, progress=0.1):

@@ -23,7 +23,7 @@ KINDS = {
         "objective.keep_schedule": [[0.5, 0.5]],
         "model.drop_path": 0.2,
         "ema": 0.9,
-        "accumulate": 2,
+        "micro_batch": 4,
     },
     "weighed": {"objective.class_weights": True, "optimizer.name": "adamw", "activation_checkpointing": True},
     "mae": {"objective.decoder_width": 16, "objective.decoder_heads": 2, "objective.decoder_depth": 1},

@@ -230,8 +230,8 @@ def test_a_training_that_diverged_says_so(tmp_path, spoiled):
             loop.ema = None
             train = loop._train_step
 
-            def last(batch):
-                record = train(batch)
+            def last(batch, totals):
+                record = train(batch, totals)
                 next(loop.objective.parameters()).data.fill_(float("nan"))
                 return record
 
@@ -247,8 +247,8 @@ def test_parts_of_a_batch_have_the_gradient_of_the_whole(tmp_path):
     """With a keep schedule and stochastic depth: what is random follows from the samples, not from the parts."""
     plain = replace(TRAINING, model=replace(MODEL, dropout=0.0, drop_path=0.3), batch_size=7)
     gradients = []
-    for parts in (1, 3):
-        loop = make_loop(tmp_path, replace(plain, accumulate=parts))
+    for micro_batch in (None, 3):
+        loop = make_loop(tmp_path, replace(plain, micro_batch=micro_batch))
         found = {}
 
         def refuse(loss, norm, loop=loop, found=found):

@@ -8,13 +8,15 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from vitreous import UserError, ViT, preset
-from vitreous.config.data import Augment, Preprocess
+from vitreous.config.data import Preprocess
 from vitreous.config.objective import Dino, Mae
 from vitreous.config.train import Optimizer, Training
 from vitreous.distributed.world import World
 from vitreous.inference import memory_needs as needs
 from vitreous.model.family import count_forward_bytes, count_parameters
 from vitreous.training.memory_needs import check_training_memory, training_bytes
+from vitreous.training.parallel import count_parts
+from vitreous.training.recipes.supervised import DatasetStats, paper_pretrain
 from vitreous.weights.bundle import Bundle
 
 
@@ -60,8 +62,9 @@ def test_a_training_needs_weights_gradients_moments_and_a_batch():
     assert training_bytes(training(batch_size=64, ema=0.9), 1000) - plain == weights
     assert plain - training_bytes(training(batch_size=64, optimizer=Optimizer(name="sgd")), 1000) == weights
     assert training_bytes(training(batch_size=64), images=16) == training_bytes(training(batch_size=16), images=1000)
-    parts = training_bytes(training(batch_size=64, accumulate=4), 1000)
+    parts = training_bytes(training(batch_size=64, micro_batch=16), 1000)
     assert parts < plain
+    assert training_bytes(training(batch_size=64, micro_batch=100), 1000) == plain
 
 
 def test_hidden_patches_need_nothing_and_views_add_up():
@@ -70,11 +73,18 @@ def test_hidden_patches_need_nothing_and_views_add_up():
     assert training_bytes(training(batch_size=64, objective=Dino()), 1000) > 2 * plain
 
 
-def test_each_process_has_images_for_every_part_of_a_step():
+def test_many_gpus_work_through_parts_as_large_as_one_gpu_does():
+    """Of the paper's 4,096 images one process has 64 parts of 64, and each of 64 processes has one."""
+    asked = paper_pretrain(DatasetStats(classes=10, images=10**6, side=224, channels=3))
+    assert asked.batch_size == 4096
+    assert [count_parts(asked.micro_batch, 4096, processes) for processes in (1, 8, 64)] == [64, 8, 1]
+
+
+def test_every_process_has_as_many_parts_and_none_is_empty(subtests):
     """Of 14 images four processes get 3, 4, 3 and 4; in pairs, 2, 4, 4 and 4."""
-    check_training_memory(training(batch_size=14, accumulate=3), 1000, World(size=4))
-    with pytest.raises(UserError, match=r"4 .*2 .*accumulate=3"):
-        check_training_memory(training(batch_size=14, accumulate=3, augment=Augment(mixup=0.5)), 1000, World(size=4))
+    for micro_batch, unit, parts in ((None, 1, 1), (4, 1, 1), (3, 1, 2), (2, 1, 2), (1, 1, 3), (3, 2, 2), (1, 2, 2)):
+        with subtests.test(micro_batch=micro_batch, unit=unit):
+            assert count_parts(micro_batch, 14, 4, unit) == parts
 
 
 def test_processes_of_one_machine_share_its_memory_and_a_gpu_has_its_own(monkeypatch):

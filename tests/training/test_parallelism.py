@@ -110,7 +110,8 @@ def test_what_to_choose():
     assert tiny.choice is None
     large = fit_on_gpus(preset("B/16"), 8, 24 * 10**9, batch_size=8192)
     assert large.choice == "DDP"
-    assert large.accumulate == -(-1024 // large.largest_batch["DDP"])
+    assert large.micro_batch == large.largest_batch["DDP"] < 1024
+    assert fit_on_gpus(preset("B/16"), 8, 24 * 10**9, batch_size=64).micro_batch is None
 
 
 def test_a_single_block_is_counted_too():

@@ -60,6 +60,17 @@ def test_what_is_written_is_read_back(place):
     assert json.loads(json.dumps(result.to_json())) == json.loads((place / "run/result.json").read_text())
 
 
+def test_a_count_of_parts_is_read_where_it_said_nothing(run):
+    """`accumulate`, until version 0.1: 1 is a whole batch; other counts belong to the version that began the run."""
+    for parts in (1, 2):
+        rewrite(run / "config.json", lambda config, parts=parts: config["training"].update(accumulate=parts))
+        if parts == 1:
+            assert read_config(run).training.micro_batch is None
+        else:
+            with pytest.raises(UserError, match=r"config\.json"):
+                read_config(run)
+
+
 def test_the_result_of_a_folder_that_was_moved_names_where_it_is(place, tmp_path):
     shutil.copytree(place / "run", tmp_path / "elsewhere")
     result = read_result(tmp_path / "elsewhere")

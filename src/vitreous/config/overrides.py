@@ -17,6 +17,7 @@ from vitreous.errors import UserError
 ELSEWHERE = {
     "epochs": "the arguments epochs or budget",
     "seed": "the argument seed",
+    "accumulate": "micro_batch, the number of images that a process works through at once",
     "preprocess": "the arguments preprocess and image_size",
     "preprocess.size": "the argument image_size",
     "preprocess.mean": "the argument preprocess",

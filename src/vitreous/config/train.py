@@ -53,7 +53,9 @@ class Training:
         10  # 0 only where a budget leaves no time for steps after a classifier on frozen features
     )
     batch_size: Count = 64
-    accumulate: Count = 1  # a batch is worked through in this many parts, to save memory
+    micro_batch: Count | None = None
+    """Images that a process works through at once, to save memory: the gradient of a batch is added up from parts of at
+    most this size; None: all its images of a batch."""
     activation_checkpointing: bool = False
     """Save memory by computing the activations of each block once more on the way back (activation checkpointing)."""
     ema: Annotated[float, Range(gt=0, lt=1)] | None = (
@@ -86,10 +88,11 @@ class Training:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if self.accumulate > 1 and (joined := self.objective.whole_batch) is not None:
+        joined = self.objective.whole_batch
+        if joined is not None and self.micro_batch is not None and self.micro_batch < self.batch_size:
             raise UserError(
-                f"accumulate={self.accumulate}: {joined} compares the images of a batch with each other, so a batch "
-                f"cannot be worked through in parts; set accumulate=1 with a smaller batch_size, or {joined}=0."
+                f"micro_batch={self.micro_batch}: {joined} compares the images of a batch with each other, so a batch "
+                f"cannot be worked through in parts; set a smaller batch_size instead, or {joined}=0."
             )
         if self.activation_checkpointing and not self.model.can_checkpoint:
             raise UserError(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
-from operator import itemgetter
 from typing import Any, TypeVar
 
 import torch
@@ -70,8 +69,11 @@ class Batch:
 
     def split(self, parts: int) -> list[Batch]:
         """Parts of nearly equal size; none is empty."""
-        rows = torch.arange(len(self.index)).tensor_split(parts)
-        return [_mapped(self, itemgetter(slice(int(own[0]), int(own[-1]) + 1))) for own in rows if len(own)]
+
+        def part(number: int) -> Batch:
+            return _mapped(self, lambda rows: rows.tensor_split(parts)[number])
+
+        return [part(number) for number in range(min(parts, len(self.index)))]
 
 
 def _mapped(record: Tensors, change: Callable[[Tensor], Tensor]) -> Tensors:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -43,9 +43,6 @@ class World:
             return tensor
         return _AllReduce.apply(tensor)  # type: ignore[no-untyped-call]
 
-    def mean(self, tensor: Tensor) -> Tensor:
-        return tensor if self.size == 1 else self.all_reduce(tensor) / self.size
-
     def all_reduce_max(self, tensor: Tensor) -> Tensor:
         """The elementwise maximum over all processes; without gradients."""
         if self.size == 1:
@@ -55,13 +52,11 @@ class World:
             dist.all_reduce(largest, op=dist.ReduceOp.MAX)
         return largest
 
-    def mean_numbers(self, values: Sequence[float]) -> list[float]:
-        if self.size == 1:
-            return list(values)
-        return self.mean(torch.tensor(values, dtype=torch.float64)).tolist()
+    def sum_numbers(self, *values: float) -> list[float]:
+        return list(values) if self.size == 1 else self.all_reduce(torch.tensor(values, dtype=torch.float64)).tolist()
 
     def mean_number(self, value: float) -> float:
-        return self.mean_numbers([value])[0]
+        return self.sum_numbers(value)[0] / self.size
 
     def all_gather_rows(self, tensor: Tensor | None) -> Tensor:
         """(N, ...): the rows (n, ...) of all processes, by rank; n may differ, None has no rows. Without gradients.
@@ -104,13 +99,7 @@ class World:
         return rows, sum(counts[: self.rank])
 
     def any_rank(self, flag: bool) -> bool:
-        return self.any_rank_each(flag)[0]
-
-    def any_rank_each(self, *flags: bool) -> list[bool]:
-        """The same for each of several flags, in one collective."""
-        if self.size == 1:
-            return list(flags)
-        return [bool(flag) for flag in self.all_reduce_max(torch.tensor([float(flag) for flag in flags])).tolist()]
+        return self.sum_numbers(flag)[0] > 0
 
     def on_main(self, function: Callable[[], Value]) -> Value:
         """The result of the function in the main process, for all; a `UserError` there is raised in all."""

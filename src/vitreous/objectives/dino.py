@@ -85,11 +85,8 @@ class SelfDistillation(Objective):
         loss = distillation_loss(targets.view(views, -1, m.prototypes), student_logits, m.student_temperature)
         if self.training and not m.sinkhorn_iterations:
             self._logits.append(logits)
-        if m.koleo_weight:
-            loss = (
-                loss
-                + m.koleo_weight * torch.stack([koleo_loss(view, world) for view in own.float().chunk(views)]).mean()
-            )
+        if m.koleo_weight:  # the sum over views, as DINOv2's code has it
+            loss = loss + m.koleo_weight * torch.stack([koleo_loss(x, world) for x in own.float().chunk(views)]).sum()
         if mask is not None and patches is not None and own_patches is not None:
             loss = loss + m.ibot_weight * self._patch_loss(patches, own_patches, mask, progress, frozen)
         return loss, {
@@ -189,7 +186,8 @@ class SelfDistillation(Objective):
         count = math.prod(require(self.student, LeavesPatchesOut, "ibot_weight").patch_grid((height, width)))
         uniform = keyed_uniform(keys, MASK_STREAM, 2 + count)
         fractions = (low + (high - low) * uniform[:, :1]) * (uniform[:, 1:2] < 0.5)
-        return uniform[:, 2:].argsort(dim=1).argsort(dim=1) < (fractions * count).round()
+        ranks = uniform[:, 2:].argsort(dim=1, stable=True).argsort(dim=1, stable=True)
+        return ranks < (fractions * count).round()
 
 
 def _width(model: Network) -> int:

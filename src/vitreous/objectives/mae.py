@@ -191,7 +191,7 @@ def load_autoencoder(folder: Path, model: Network) -> MaskedAutoencoder:
 
 def shuffle(noise: Tensor, mask: float) -> tuple[Tensor, Tensor]:
     """(B, V) cells to keep and (B, M) cells to mask: those with the least and those with the most noise (B, N)."""
-    order = noise.argsort(dim=1)
+    order = noise.argsort(dim=1, stable=True)
     visible = max(1, int(noise.shape[1] * (1 - mask)))
     return order[:, :visible], order[:, visible:]
 

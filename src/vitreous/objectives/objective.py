@@ -94,7 +94,7 @@ class Objective(nn.Module, ABC):
                 own = self.weigh(batch)
                 total += own * {"loss": loss, **metrics}[self.watched].item()
                 weight += own
-        total, weight = world.mean_numbers((total, weight))
+        total, weight = world.sum_numbers(total, weight)
         if not weight:
             raise no_readable_images()
         return {self.watched: total / weight}

@@ -45,7 +45,7 @@ def seconds_per_step(training: Training, source: Source, runtime: Runtime, limit
     limit: if a step seems to take longer than that, by steps of a small batch, none is taken.
     """
     batch = min(training.batch_size, len(source))
-    small = replace(training, batch_size=min(SMALL_BATCH, batch), accumulate=1)
+    small = replace(training, batch_size=min(SMALL_BATCH, batch), micro_batch=None)
     estimated = _timed(small, source, runtime) * batch / small.batch_size
     return estimated if estimated > limit else _timed(training, source, runtime)
 

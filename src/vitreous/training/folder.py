@@ -279,6 +279,8 @@ def training_from_json(fields: dict[str, Any], where: Path) -> Training:
         "augment": lambda found: Augment(**found),
         "optimizer": lambda found: Optimizer(**found),
     }
+    if fields.get("accumulate") == 1:  # a count of parts, until version 0.1
+        fields = {name: value for name, value in fields.items() if name != "accumulate"}
     try:
         if missing := sorted(readers.keys() - fields.keys()):
             raise KeyError(missing[0])

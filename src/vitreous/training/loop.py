@@ -131,16 +131,16 @@ class Loop:
         speed = 0.0  # images a second, over the last steps
         for epoch, batch in self._batches():
             late = time.monotonic() - saved >= self.training.save_seconds
-            # one collective per step for all flags
-            stopped, unreadable, due = self.world.any_rank_each(
-                stop(), self.loader.has_unshared, late and self.world.is_main
+            # one collective for all that is agreed on before a step
+            stopped, unreadable, due, *totals = self.world.sum_numbers(
+                stop(), self.loader.has_unshared, late and self.world.is_main, *self.learner.totals(batch)
             )
             if unreadable:
                 self.loader.sync_unreadable()
             if stopped:
                 return False
             with uninterrupted():
-                record = self._train_step(batch)
+                record = self._train_step(batch, totals)
             evaluation = self._evaluate() if self._due() else None
             now = time.monotonic()
             if evaluation is None:
@@ -173,10 +173,10 @@ class Loop:
                 if self.step == self.steps:
                     return
 
-    def _train_step(self, batch: Batch) -> dict[str, float]:
+    def _train_step(self, batch: Batch, totals: list[float]) -> dict[str, float]:
         progress, after = self.schedule.progress(self.step), self.schedule.progress(self.step + 1)
         check = partial(self._check, batch)
-        found = train_step(self.learner, batch, self.step, progress, after, check)
+        found = train_step(self.learner, batch, self.step, progress, after, check, totals)
         self.step += 1
         self.images += self.loader.batch_size
         if self.ema is not None and self.training.ema is not None:
@@ -190,8 +190,7 @@ class Loop:
         """Stop before a step that would spoil the weights."""
         if self.first_loss is None:
             self.first_loss = loss
-        limit = 20 * max(1.0, self.first_loss)
-        if not self.world.any_rank(not (math.isfinite(loss) and math.isfinite(norm) and loss < limit)):
+        if math.isfinite(loss) and math.isfinite(norm) and loss < 20 * max(1.0, self.first_loss):
             return
         index = self.world.all_gather_rows(batch.index)
         names = ", ".join(self.loader.source.name(int(i)) for i in index[:4])

@@ -12,10 +12,10 @@ from vitreous.config.model import ViTConfig
 from vitreous.config.objective import Dino, Mae, TokenLabel
 from vitreous.config.train import Training
 from vitreous.distributed.world import SINGLE_PROCESS, World
-from vitreous.errors import UserError
 from vitreous.inference.memory_needs import FLOAT_BYTES
 from vitreous.memory import check_memory
 from vitreous.model.family import count_activation_bytes, count_parameters
+from vitreous.training.parallel import count_parts
 
 
 def check_training_memory(training: Training, images: int, world: World = SINGLE_PROCESS, beside: int = 1) -> None:
@@ -25,30 +25,21 @@ def check_training_memory(training: Training, images: int, world: World = SINGLE
         `vitreous models --gpus` says what fits.
     beside: how many of them share this machine's memory.
     """
-    batch, processes = min(training.batch_size, images), world.size
-    fewest = _smallest_rank_slice(training, batch, processes)
-    if processes > 1 and fewest < training.accumulate:
-        raise UserError(
-            f"batch_size={batch}: of {processes} processes some get {fewest} images of a batch, too few for "
-            f"accumulate={training.accumulate}; set a larger batch_size or accumulate=1, or start fewer."
-        )
     if world.device.type != "cpu":
         return
-    training, size = replace(training, batch_size=-(-training.batch_size // processes)), training.model.image_size
-    micro_batch = max(1, min(training.batch_size, images) // training.accumulate)
+    training, size = replace(training, batch_size=-(-training.batch_size // world.size)), training.model.image_size
     together = f" in each of {beside} processes" if beside > 1 else ""
     check_memory(
-        beside * training_bytes(training, images, processes if world.sharded else 1),
-        f"a training at {size[0]}x{size[1]} pixels, {micro_batch:,} images at once{together}",
-        "give a smaller image_size, batch_size or model, or set accumulate",
+        beside * training_bytes(training, images, world.size if world.sharded else 1),
+        f"a training at {size[0]}x{size[1]} pixels, {images_at_once(training, images):,} images at once{together}",
+        "give a smaller image_size, batch_size or model, or set a smaller micro_batch",
     )
 
 
-def _smallest_rank_slice(training: Training, batch: int, processes: int) -> int:
-    """Images of a batch that the process with fewest gets; pairs that are mixed stay together."""
-    unit = 2 if training.augment.mixes else 1
-    slices = (World(rank, processes).rank_slice(batch, unit) for rank in range(processes))
-    return min(int(one.stop - one.start) for one in slices)
+def images_at_once(training: Training, images: int) -> int:
+    """The largest part of a batch of one process; there are so many images."""
+    batch = min(training.batch_size, images)
+    return -(-batch // count_parts(training.micro_batch, batch, 1))
 
 
 def training_bytes(training: Training, images: int, shards: int = 1) -> float:
@@ -68,11 +59,11 @@ def training_bytes(training: Training, images: int, shards: int = 1) -> float:
     if isinstance(config, ViTConfig) and isinstance(training.objective, TokenLabel):
         labels = config.patches * config.classes * FLOAT_BYTES
         views, activations = views + labels, activations + 2 * labels  # targets; logits and their logarithms
-    micro_batch = max(1, batch // training.accumulate)
+    micro_batch = images_at_once(training, images)
     if training.activation_checkpointing:
         activations /= config.layers  # of one block at a time; what lies between blocks is little beside it
     weights = copies * FLOAT_BYTES * count_parameters(config) / shards
-    if shards > 1 and training.accumulate > 1:  # gradients stay whole until the last micro-batch
+    if shards > 1 and micro_batch < batch:  # gradients stay whole until the last micro-batch
         weights += FLOAT_BYTES * count_parameters(config)
     return weights + batch * views + micro_batch * activations * _fraction_seen(training)
 

@@ -10,7 +10,7 @@ import copy
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -114,6 +114,15 @@ def parallelise(objective: Objective, world: World, compiled: bool) -> Single:
     if world.size == 1:
         return Single(objective, compiled)
     return (Sharded if world.sharded else Replicated)(objective, compiled, world)
+
+
+@cache
+def count_parts(micro_batch: int | None, images: int, processes: int, unit: int = 1) -> int:
+    """In how many parts every process works through its images of a batch: the same number, because objectives compare
+    parts among processes, and none is empty. images: of the whole batch, divided in units."""
+    slices = [World(rank, processes).rank_slice(images, unit) for rank in range(processes)]
+    sizes = [own.stop - own.start for own in slices]
+    return 1 if micro_batch is None else max(1, min(-(-max(sizes) // micro_batch), min(sizes)))
 
 
 def broadcast_parameters(objective: nn.Module, world: World) -> None:

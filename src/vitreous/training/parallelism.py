@@ -69,7 +69,7 @@ def step_memory(
 ) -> StepMemory | None:
     """The memory of a step on each GPU; None for activation checkpointing of a network without blocks. mixed: matrix
     products in bfloat16 (autocast), as on a GPU; else all in float32. accumulates: the images of a step are processed
-    in several parts (`accumulate`)."""
+    in several parts (`micro_batch`)."""
     if parallelism.activation_checkpointing and not isinstance(config, ViTConfig):
         return None
     parameters = count_parameters(config)
@@ -136,7 +136,7 @@ class GpuPlan:
     largest_batch: dict[str, int]
     """By parallelism, how many images per GPU fit at once: of a whole step, or of a part if a step needs several."""
     choice: str | None  # the parallelism to take; None if not even one image fits
-    accumulate: int  # in how many parts each GPU then processes its images of a step
+    micro_batch: int | None  # images that each GPU then processes at once; None: all of a step
 
 
 def fit_on_gpus(config: ModelConfig, gpus: int, memory: int, batch_size: int | None = None) -> GpuPlan:
@@ -164,5 +164,5 @@ def fit_on_gpus(config: ModelConfig, gpus: int, memory: int, batch_size: int | N
         image_checkpointed=None if checkpointed is None else round(checkpointed.image),
         largest_batch={str(one): batch for one, batch in largest.items()},
         choice=str(chosen) if batch else None,
-        accumulate=math.ceil(wanted / batch) if batch and batch_size is not None else 1,
+        micro_batch=batch if batch_size is not None and 0 < batch < wanted else None,
     )

@@ -24,7 +24,7 @@ from vitreous.model.family import count_flops
 from vitreous.model.network import ParameterGroup
 from vitreous.model.precision import precision
 from vitreous.objectives.objective import Objective
-from vitreous.training.parallel import checkpoint_blocks, full_tensor, parallelise, shard_like
+from vitreous.training.parallel import checkpoint_blocks, count_parts, full_tensor, parallelise, shard_like
 
 
 class StepSchedule:
@@ -189,9 +189,13 @@ class Learner:
         self.parallel = parallelise(objective, world, training.compile)
         self.optimizers = make_optimizers(objective, training.optimizer)
 
+    def totals(self, batch: Batch) -> tuple[float, float]:
+        """The weight and the number of this process's images of a batch."""
+        return self.objective.weigh(batch), len(batch.index)
+
 
 CheckStep = Callable[[float, float], None]
-"""Gets the loss and the gradient's norm before the optimizers step, and may raise."""
+"""Gets the loss and the gradient's norm, the same in all processes, before the optimizers step, and may raise."""
 
 
 def train_step(
@@ -201,18 +205,27 @@ def train_step(
     progress: float,
     after: float,
     check: CheckStep = lambda loss, norm: None,
+    totals: Sequence[float] | None = None,
 ) -> dict[str, float]:
     """Take one step, and return the loss, the metrics, the gradient's norm and the learning rate. number: of the step,
     from 0; dropout follows from it, all else that is random from the batch's keys. progress, after: the
-    fraction of the training that is done before and after the step."""
-    training = learner.training
-    torch.manual_seed(training.seed * 1_000_003 + number + learner.world.rank * 2**40)
+    fraction of the training that is done before and after the step. totals: the sums of `Learner.totals` over all
+    processes; None to ask them."""
+    training, world = learner.training, learner.world
+    torch.manual_seed(training.seed * 1_000_003 + number + world.rank * 2**40)
     factor = rate_factor(training.optimizer, progress, after)
     set_rates(learner.optimizers, factor, decay_now(training.optimizer, progress))
     learner.objective.train()
-    record = _backward(learner, batch.to(learner.world.device), progress)
+    found = _backward(learner, batch.to(world.device), progress, totals or world.sum_numbers(*learner.totals(batch)))
     parameters = [p for p in learner.objective.parameters() if p.grad is not None]
-    norm = full_tensor(nn.utils.clip_grad_norm_(parameters, training.optimizer.clip or math.inf)).item()
+    length = full_tensor(nn.utils.clip_grad_norm_(parameters, training.optimizer.clip or math.inf))
+    # one transfer from the device, and one collective
+    *values, norm = torch.stack([*(value.detach().float() for *_, value in found), length]).tolist()
+    sums = dict.fromkeys((name for name, *_ in found), 0.0)
+    for (name, share, _), value in zip(found, values, strict=True):
+        sums[name] += share * value
+    *means, norm = (total / world.size for total in world.sum_numbers(*sums.values(), norm))
+    record = dict(zip(sums, means, strict=True))
     check(record["loss"], norm)
     for optimizer in learner.optimizers:
         optimizer.step()
@@ -221,19 +234,22 @@ def train_step(
     return {**record, "norm": norm, "learning_rate": factor * training.optimizer.learning_rate}
 
 
-def _backward(learner: Learner, batch: Batch, progress: float) -> dict[str, float]:
-    """Gradients of a whole batch, worked through in parts and by all processes; the batch's loss and metrics. What each
-    process adds is averaged over them, so parts are weighed against what one process has on average."""
-    totals: dict[str, float] = {}
-    weight, images = learner.world.mean_numbers((learner.objective.weigh(batch), len(batch.index)))
-    parts = batch.split(learner.training.accumulate)
+def _backward(
+    learner: Learner, batch: Batch, progress: float, totals: Sequence[float]
+) -> list[tuple[str, float, Tensor]]:
+    """Gradients of a whole batch, worked through in parts and by all processes. The name, the share and the value of
+    the loss and of each metric of each part: what the processes add is averaged over them, so a part has its share of
+    what one process has on average."""
+    world, found = learner.world, []
+    weight, images = (total / world.size for total in totals)
+    unit = 2 if learner.training.augment.mixes else 1
+    parts = batch.split(count_parts(learner.training.micro_batch, int(totals[1]), world.size, unit))
     for number, part in enumerate(parts, start=1):
         share = learner.objective.weigh(part) / weight
         with learner.parallel.no_sync(last=number == len(parts)):
-            with precision(learner.world.device):
+            with precision(world.device):
                 loss, metrics = learner.parallel.call(part, progress)
             (loss * share).backward()
-        totals["loss"] = totals.get("loss", 0.0) + share * loss.item()
-        for name, value in metrics.items():  # means over images, however those weigh in the loss
-            totals[name] = totals.get(name, 0.0) + len(part.index) / images * value.item()
-    return dict(zip(totals, learner.world.mean_numbers(list(totals.values())), strict=True))
+        found.append(("loss", share, loss))  # metrics are means over images, however those weigh in the loss
+        found += [(name, len(part.index) / images, value) for name, value in metrics.items()]
+    return found

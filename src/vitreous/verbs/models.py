@@ -139,9 +139,9 @@ def _show_fits(rows: list[ModelRow]) -> None:
         assert fit is not None
         largest = (fit.largest_batch.get(name) for name in names)
         batches = ("" if batch is None else f"{batch:,}" if batch else "-" for batch in largest)
-        accumulate = f", accumulate={fit.accumulate}" if fit.choice and fit.accumulate > 1 else ""
+        parts = "" if fit.micro_batch is None else f", micro_batch={fit.micro_batch}"
         sizes = f"{fit.weights / 1e9:,.2f}", f"{fit.image / 1e6:,.1f}"
-        listed.append((row.name, _pixels(row), *sizes, *batches, f"{fit.choice or 'does not fit'}{accumulate}"))
+        listed.append((row.name, _pixels(row), *sizes, *batches, f"{fit.choice or 'does not fit'}{parts}"))
     print_wide(
         table(("model", "pixels#", "weights GB#", "image MB#", *(f"{name}#" for name in names), "choose"), listed),
         "Largest batch per GPU for each way to divide a training with AdamW in mixed precision (bfloat16).\n"

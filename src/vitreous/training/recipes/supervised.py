@@ -112,7 +112,7 @@ def paper_finetune(s: DatasetStats) -> Training:
         optimizer=Optimizer("sgd", learning_rate=0.03, weight_decay=0.0, warmup=0.1),
         epochs=500 / (s.images // batch),
         batch_size=batch,
-        accumulate=max(1, batch // 32),
+        micro_batch=32,
     )
 
 
@@ -130,7 +130,7 @@ def vtab(s: DatasetStats) -> Training:
         optimizer=Optimizer("sgd", learning_rate=0.01, weight_decay=0.0, warmup=0.1),
         epochs=2500 / (s.images // batch),
         batch_size=batch,
-        accumulate=max(1, batch // 32),
+        micro_batch=32,
     )
 
 
@@ -147,7 +147,7 @@ def paper_pretrain(s: DatasetStats) -> Training:
         optimizer=Optimizer(learning_rate=3e-3, weight_decay=0.3, warmup=min(10_000 / steps, 0.12)),
         epochs=epochs,
         batch_size=batch,
-        accumulate=max(1, batch // 64),
+        micro_batch=64,
     )
 
 
@@ -179,7 +179,7 @@ def bit(s: DatasetStats) -> Training:
         ),
         epochs=steps / (s.images // batch),
         batch_size=batch,
-        accumulate=max(1, batch // 16),
+        micro_batch=16,
     )
 
 
