@@ -104,7 +104,7 @@ def test_a_model_that_cannot_be_converted_is_answered_for_by_pytorch(colours, ke
 
     monkeypatch.setitem(ENGINES, "openvino", replace(kind, convert=fail))
     monkeypatch.setattr(conversion, "trace_graph", lambda *given: None)
-    monkeypatch.setattr(engines, "CONVERSION_PAYS_SECONDS", 0.0)
+    monkeypatch.setattr(engines, "measure_speeds", lambda found, **_: dict.fromkeys(found, 1.0))
     assert open_engine(bundle, images=100_000).engine.name == "torch"
     assert any("4711" in message for message in caplog.messages)
     with pytest.raises(UserError, match=r"\b4711\b"):
@@ -146,16 +146,36 @@ def test_another_model_does_not_take_this_ones_engine(colours, in_openvino, kept
 def test_many_images_are_worth_a_conversion(colours, in_openvino, kept, monkeypatch):
     bundle, _ = colours
     monkeypatch.setattr(engines, "convert_model", lambda bundle, to, views: {"openvino": in_openvino}[to])
-    monkeypatch.setattr(engines, "CONVERSION_PAYS_SECONDS", 0.0)
+    monkeypatch.setattr(engines, "measure_speeds", lambda found, **_: dict.fromkeys(found, 1.0))
     monkeypatch.setattr(engine_cache, "measure_speeds", lambda found: dict.fromkeys(found, 1.0) | {OPENVINO: 2.0})
     assert open_engine(bundle, images=100_000).engine.name == "openvino"
     assert EngineCache(bundle).get(OPENVINO) is not None
 
 
+def test_a_conversion_must_save_more_than_it_takes(colours, in_openvino, kept, monkeypatch):
+    """As many images took 66 s in PyTorch on shared cores, and 124 with the conversion."""
+    bundle, converted = colours[0], []
+    monkeypatch.setattr(engines, "convert_model", lambda *given: converted.append(given) or in_openvino)
+    monkeypatch.setattr(engines, "CONVERSION_MODULES", sum(1 for _ in bundle.model.modules()))
+    monkeypatch.setattr(engines, "measure_speeds", lambda found, **_: dict.fromkeys(found, 600.0))
+    monkeypatch.setattr(
+        engine_cache, "measure_speeds", lambda found, **_: dict.fromkeys(found, 600.0) | {OPENVINO: 1800.0}
+    )
+    monkeypatch.setattr(engines, "core_wait", lambda: 3.0)
+    assert open_engine(bundle, images=39_800).engine.name == "torch"
+    assert not converted
+    monkeypatch.setattr(engines, "core_wait", lambda: 1.0)
+    assert open_engine(bundle, images=39_800).engine.name == "openvino"
+    assert len(converted) == 1
+    (EngineCache(bundle).folder / "speeds.json").unlink()  # it is converted, and was never measured on this machine
+    monkeypatch.setattr(engines, "core_wait", lambda: 3.0)
+    assert open_engine(bundle, images=39_800).engine.name == "openvino"
+    assert len(converted) == 1
+
+
 def test_a_batch_that_does_not_fit_into_the_memory_is_not_tried(colours, kept, monkeypatch):
     """Whoever asks about fewer at once gets answers, and whoever does not, a sentence."""
     bundle, _ = colours
-    monkeypatch.setattr(engines, "CONVERSION_PAYS_SECONDS", 0.0)
     monkeypatch.setattr("vitreous.memory.available_memory", lambda: 1000)
     monkeypatch.setattr(TorchEngine, "logits", lambda self, images: pytest.fail("a batch was computed"))
     assert open_engine(bundle, images=100_000).engine.name == "torch"

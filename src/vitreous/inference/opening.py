@@ -20,7 +20,7 @@ from vitreous.inference.engine_folder import EngineMetadata, is_engine, load_eng
 from vitreous.inference.engines import ENGINES, OPENVINO, TORCH, Variant, find_engine
 from vitreous.inference.memory_needs import check_inference_memory
 from vitreous.inference.samples import VERIFICATION_IMAGES, builtin_views, sample_views, split_images
-from vitreous.inference.speed import measure_speeds
+from vitreous.inference.speed import core_wait, measure_speeds
 from vitreous.model.network import MergesTokens, require
 from vitreous.weights.bundle import Bundle
 from vitreous.weights.source import open_weights, with_preprocess
@@ -31,8 +31,10 @@ MIN_IMAGES_FOR_CACHE = 16  # for fewer it is not worth looking whether there is 
 MIN_IMAGES_FOR_HINT = 1000  # from here on somebody without a converted form wants to know that there is such a thing
 OPENING_SECONDS = 1.0
 """About what it takes to open and compile a small converted model; of a larger one each image takes longer, too."""
-CONVERSION_PAYS_SECONDS = 60.0
-"""Of PyTorch's time, above which converting a model, some ten seconds, is expected to pay."""
+CONVERSION_PAYS_SECONDS, CONVERSION_MODULES = 60.0, 164
+"""PyTorch's time on idle cores above which converting a network of this many modules (ViT-Ti/16's) is expected to pay:
+converting and verifying it takes some 15 seconds of one core, measuring it 5, and a third of the time is saved."""
+MEASURING_PAYS_SECONDS = 15.0  # the same of a model that is converted already, and only has to be measured
 MAX_LIKELY_INT8_DROP = 1.0
 """Points that int8 may lose, for `auto` to choose it, at the end of the 95 % interval of the paired difference."""
 
@@ -141,7 +143,7 @@ def _open_fastest(bundle: Bundle, precision: Precision | None, images: int) -> I
         return plain
     cache = EngineCache(bundle)
     speeds = cache.speeds
-    if OPENVINO not in speeds and _conversion_pays(plain, images):
+    if OPENVINO not in speeds and _conversion_pays(cache, plain, images):
         speeds = _convert(cache, plain) or speeds
 
     def seconds(variant: Variant) -> float:
@@ -196,7 +198,8 @@ def _reason(variant: Variant, speeds: Mapping[Variant, float], metadata: EngineM
     return f"engine: {ENGINES[variant.engine].title} {variant.precision}, {faster}{proof}."
 
 
-def _conversion_pays(plain: InferenceModel, images: int) -> bool:
+def _conversion_pays(cache: EngineCache, plain: InferenceModel, images: int) -> bool:
+    """Whether OpenVINO is expected to save more time than converting, verifying and measuring take."""
     engine = plain.engine
     if ENGINES["openvino"].missing or images < 10 * engine.batch_size:
         return False
@@ -204,7 +207,11 @@ def _conversion_pays(plain: InferenceModel, images: int) -> bool:
         check_inference_memory(plain.config, engine.preprocess, engine.batch_size)
     except UserError:  # it cannot be tried; with a smaller batch, PyTorch may work all the same
         return False
-    return images / measure_speeds({TORCH: engine}, rounds=1, seconds=0.2)[TORCH] > CONVERSION_PAYS_SECONDS
+    seconds = images / measure_speeds({TORCH: engine}, rounds=1, seconds=0.2)[TORCH]
+    if seconds < MEASURING_PAYS_SECONDS or cache.get(OPENVINO) is not None:
+        return seconds >= MEASURING_PAYS_SECONDS
+    modules = sum(1 for _ in cache.bundle.model.modules())
+    return seconds > CONVERSION_PAYS_SECONDS * modules / CONVERSION_MODULES * core_wait()
 
 
 def prepare_export(

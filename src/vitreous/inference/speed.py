@@ -51,6 +51,15 @@ def _calls_per_second(call: Callable[[], object], seconds: float) -> float:
     return calls / passed if passed else float("inf")
 
 
+def core_wait(seconds: float = 0.05) -> float:
+    """How many times as long as its processor time the work of one thread takes just now: 1 if no other process wants
+    its core. seconds: of processor time."""
+    start, used = time.perf_counter(), time.thread_time()
+    while (spent := time.thread_time() - used) < seconds:
+        pass
+    return max(1.0, (time.perf_counter() - start) / spent)
+
+
 def measure_latency(engine: Engine, batch: int, *, calls: int = 200, seconds: float = 5.0) -> tuple[float, float]:
     """Seconds per batch of this size: the median, and the 99th percentile.
 
