@@ -59,7 +59,7 @@ def main() -> None:
         models=list(names),
         budget=args.budget,
         fractions=[float(share) for share in args.fractions.split(",")],
-        seeds=args.seeds,
+        repeats=args.seeds,
         overrides=CHANGES,
         out=args.out,
         callbacks=Callbacks(message=lambda text: print(text, flush=True)),

@@ -109,7 +109,7 @@ class Vitreous:
     def __call__(self, files: Sequence[Path]) -> list[str]:
         from vitreous.verbs.predict import predict
 
-        return [one.label or "" for one in predict(self.bundle, files, top=1, engine=self.engine)]
+        return [one.label or "" for one in predict(self.bundle, files, top_k=1, engine=self.engine)]
 
     def engine_for(self, images: int) -> str:
         """What answers for so many, as `predict` chooses it."""

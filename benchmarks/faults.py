@@ -288,7 +288,7 @@ def conduct(folder: Path, wanted: dict[str, int]) -> dict[str, Any]:
     simple: dict[str, tuple[Harm, tuple[str, ...]]] = {
         "kill": (kill, ()),
         "kill-saving": (kill_saving, ()),
-        "kill-saving-shards": (kill_saving, ("--shard",)),
+        "kill-saving-shards": (kill_saving, ("--fsdp",)),
         "kill-worker": (signal_worker(signal.SIGKILL), ()),
         "stop-worker": (signal_worker(signal.SIGSTOP), ()),
         "stop": (stop, ()),
@@ -305,7 +305,7 @@ def conduct(folder: Path, wanted: dict[str, int]) -> dict[str, Any]:
         elif name == "full-disk":
             tally = fill_disk(experiment, times)
         else:
-            tally = flip_bits(experiment, DESCRIPTIONS[name], times, *(["--shard"] if name.endswith("shards") else []))
+            tally = flip_bits(experiment, DESCRIPTIONS[name], times, *(["--fsdp"] if name.endswith("shards") else []))
         found[name] = asdict(tally)
         print(json.dumps(found[name]), flush=True)
     return found

@@ -220,7 +220,7 @@ def student(place: Place, setting: Setting) -> dict[str, Any]:
         overrides=setting.noised,
         rounds=setting.rounds,
         budget=_budget(setting.student_minutes),
-        labels=setting.labels,  # type: ignore[arg-type]
+        pseudo_labels=setting.labels,  # type: ignore[arg-type]
         confidence=setting.confidence,
         seed=place.seed,
         out=place.run("student"),

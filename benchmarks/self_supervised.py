@@ -205,7 +205,7 @@ def compare(data: str, runs: Path, seed: int) -> dict[str, Any]:
     """What `analyze` says of the methods that were trained, by depth; its page is in the folder of the runs."""
     methods = [method for method in METHODS if _trained(runs, method, seed)]
     models = [runs / f"{method}-{seed}" for method in methods]
-    found = analyze(models, data=data, out=runs / f"analysis-{seed}", images=1000, seed=seed).numbers
+    found = analyze(models, data=data, out=runs / f"analysis-{seed}", count=1000, seed=seed).numbers
     assert isinstance(found, DepthAnalysis)  # by depth
     by_depth = {}
     for method, one in zip(methods, found.models, strict=True):

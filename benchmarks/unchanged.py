@@ -122,7 +122,7 @@ def scores(runs: Path, images: list[Path]) -> dict[str, list[Any]]:
     """What the bundles of the fitted runs say of some images, to the last bit."""
     found = {}
     for run in sorted(runs.glob("pets-*-0")):
-        said = vitreous.predict(run, images, top=3)
+        said = vitreous.predict(run, images, top_k=3)
         found[run.name] = [[(one.label, one.score) for one in prediction.top] for prediction in said]
     return found
 

@@ -232,9 +232,9 @@ def test_the_engine_predicts(pt2, tmp_path):
     bundle, images = pt2
     found = run_command("predict", bundle, images, "--engine", "pt2", "--json")
     records = [json.loads(line) for line in found.stdout.splitlines()]
-    assert [one["label"] for one in records] == [colour for colour in COLOURS for _ in range(4)]
+    assert [one["prediction"] for one in records] == [colour for colour in COLOURS for _ in range(4)]
     expected = vitreous.predict(bundle, images, engine="torch")
-    assert [one["score"] for one in records] == pytest.approx([one.score for one in expected], abs=1e-5)
+    assert [one["probability"] for one in records] == pytest.approx([one.score for one in expected], abs=1e-5)
     check_refused(run_command("predict", bundle, images, "--engine", "pt3"), "--engine")
     with pytest.raises(vitreous.UserError, match=r"engine='pt3'.*auto or one of torch, openvino, onnx, pt2"):
         vitreous.predict(bundle, images, engine="pt3")
@@ -393,10 +393,10 @@ def test_a_metric_is_measured_printed_and_on_the_page(tmp_path, monkeypatch):
     (single / "green" / "0.png").rename(single / "green" / "1.png")
     (tmp_path / "sets.json").write_text(json.dumps({"0.png": ["red", "blue"], "1.png": ["green"]}))
     single_found = json.loads(
-        run_command("evaluate", bundle, single, "--labels", tmp_path / "sets.json", "--json").stdout
+        run_command("evaluate", bundle, single, "--label-sets", tmp_path / "sets.json", "--json").stdout
     )
     assert (single_found["top1"], single_found["balanced_accuracy"]) == (0.5, 0.5)
-    arguments = ("evaluate", bundle, tmp_path / "data", "--corruptions", "--severity", "1", "--seed", "0")
+    arguments = ("evaluate", bundle, tmp_path / "data", "--corruptions", "--severities", "1", "--seed", "0")
     clean = json.loads(run_command(*arguments, "--json").stdout)["clean"]
     assert (clean["top1"], clean["balanced_accuracy"]) == (0.5, pytest.approx(1 / 3))
     assert re.search(r"balanced accuracy at severity +1 +mean\s+as they are +33\.3%", run_command(*arguments).stdout)

@@ -104,7 +104,7 @@ Budget = Annotated[str, Expected("a time with its unit, such as 90s, 5m or 1h30m
 WorkSlice = Annotated[str, Expected("a share i/n of the work, from 1/n to n/n, such as 1/8")]
 
 FormatArgument = Callable[[str, object], str]
-"""How a sentence writes an argument, from its name and value: "top=0", or "--top 0" on the command line."""
+"""How a sentence writes an argument, from its name and value: "top_k=0", or "--top-k 0" on the command line."""
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:

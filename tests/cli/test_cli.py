@@ -50,6 +50,20 @@ def test_a_resolution_lists_the_presets_that_it_suits(capsys):
     assert {row["family"] for row in json.loads(out)} == {"bit", "efficientnet"}  # no patch divides 17
 
 
+def test_every_result_can_be_json():
+    assert [name for name in VERBS if not load_verb(name).json_help] == ["serve"]
+
+
+def test_help_after_an_argument_is_the_whole_help(capsys):
+    assert run(capsys, "fit", "photos", "--help") == run(capsys, "fit", "--help")
+
+
+def test_names_of_other_programs_are_understood(capsys, subtests):
+    for given, meant in {"--time": "--budget", "--lr": "--overrides lr=", "--mixup": "augment.mixup="}.items():
+        with subtests.test(given):
+            check_mistake(capsys, ("fit", "photos", given, "1"), f"{given}: ", meant)
+
+
 def test_version(capsys):
     assert run(capsys, "--version")[:2] == (0, f"vitreous {__version__}\n")
 
@@ -152,7 +166,7 @@ def images(tmp_path_factory):
 
 
 def test_predict_prints_a_line_a_image(capsys, bundle, images):
-    status, out, err = run(capsys, "predict", bundle, str(images), "--top", "2")
+    status, out, err = run(capsys, "predict", bundle, str(images), "--top-k", "2")
     assert (status, err) == (0, "")
     lines = out.splitlines()
     assert len(lines) == 12
@@ -208,26 +222,26 @@ def test_evaluate_shows_what_is_confused(capsys, images, tmp_path):
 
 
 def test_evaluate_writes_predictions_and_takes_several_labels(capsys, bundle, images, tmp_path):
-    status, out, _ = run(capsys, "evaluate", bundle, str(images), "--predictions", str(tmp_path / "a.csv"))
+    status, out, _ = run(capsys, "evaluate", bundle, str(images), "--out", str(tmp_path / "a.csv"))
     assert (status, out.split()[-1]) == (0, str(tmp_path / "a.csv"))
     names = {path.name for path in images.rglob("*.png")}
     (tmp_path / "l.json").write_text(json.dumps({name: [0, 1, 2] for name in names}))
-    status, out, _ = run(capsys, "evaluate", bundle, str(images), "--labels", str(tmp_path / "l.json"))
+    status, out, _ = run(capsys, "evaluate", bundle, str(images), "--label-sets", str(tmp_path / "l.json"))
     assert status == 0
-    assert re.search(r"any-label .*100\.00%", out)
+    assert re.search(r"accuracy .*100\.00%", out)
     assert "3.00 labels" in out
 
 
 def test_evaluate_under_corruptions(capsys, bundle, images):
     words = ("evaluate", bundle, str(images), "--corruptions", "--count", "2", "--workers", "0")
-    status, out, _ = run(capsys, *words, "--severity", "2,5")
+    status, out, _ = run(capsys, *words, "--severities", "2,5")
     assert status == 0
     assert re.search(r"\b30\b", out)
     assert "seed 0" in out
     assert "mean corruption error" in out
     assert "procedural" not in out  # --json and the page say what differs
-    check_mistake(capsys, (*words, "--severity", "6"), "--severity 6: ", "1", "5")
-    check_mistake(capsys, (*words, "--predictions", "a.csv"), "predictions=a.csv: ", "corruptions")
+    check_mistake(capsys, (*words, "--severities", "6"), "--severities 6: ", "1", "5")
+    check_mistake(capsys, (*words, "--out", "a.csv"), "out=a.csv: ", "corruptions")
     check_mistake(capsys, ("evaluate", bundle, str(images), "--count", "3"), "count=3: ", "corruptions")
 
 

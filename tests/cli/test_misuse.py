@@ -225,7 +225,7 @@ WRONG = {
     "self-train DATA OTHERS --rounds 0": "--rounds 0, 1, 100",
     "self-train DATA OTHERS --confidence 2": "--confidence 2.0, 0, 1",
     "self-train DATA DATA": "DATA, 18",
-    "predict MODEL DATA --top 0": "--top 0, 1",
+    "predict MODEL DATA --top-k 0": "--top-k 0, 1",
     "evaluate MODEL DATA --workers -1": "--workers -1, 0",
     "probe MODEL DATA --seed -1": "--seed -1",
     "fit DATA --overrides model.heads=999999937 --model Ti/16": "model.heads=999999937, width=192",

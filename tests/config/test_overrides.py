@@ -2,7 +2,7 @@
 
 import pytest
 
-from vitreous.config.overrides import override, parse_overrides
+from vitreous.config.overrides import override, override_texts, parse_overrides
 from vitreous.errors import UserError
 from vitreous.training.recipes.pretrain import PRETRAINING
 from vitreous.training.recipes.supervised import DatasetStats, recipe
@@ -42,7 +42,7 @@ def test_nothing_changed_is_the_same():
 MISTAKES = {
     "freeze": "NAME=VALUE",
     "freez=2": "freeze",
-    "learning_rate=2": "optimizer.learning_rate",
+    "layer_decay=2": "optimizer.layer_decay",
     "optimizer.rate=2": "optimizer.learning_rate",
     "keep_schedule=[]": "objective.keep_schedule",
     "objective.mask=0.5": "objective.class_weights",
@@ -100,3 +100,11 @@ def test_fields_of_other_objectives_and_fields_within_fields():
         override(training, {"local_views": "2"})
     with pytest.raises(UserError, match=r"prototypes=1: .*2"):
         override(training, {"objective.prototypes": "1"})
+
+
+def test_the_learning_rate_has_a_short_name():
+    for name in ("lr", "learning_rate", "optimizer.lr"):
+        assert override_texts({name: 2e-4}) == {"optimizer.learning_rate": "0.0002"}
+        assert parse_overrides([f"{name}=2e-4"]) == {"optimizer.learning_rate": "2e-4"}
+    with pytest.raises(UserError, match="lr"):
+        parse_overrides(["optimizer.learning_rate=1", "lr=2"])

@@ -77,7 +77,7 @@ def test_a_flat_folder_of_validation_images_with_labels_by_number(imagenet, tmp_
     """Of five images one has no label; the model knows every colour, so the label sets alone decide."""
     data = validation_images(tmp_path / "val", ["red", "green", "blue", "red", "blue"])
     sets = write(tmp_path / "real.json", [[0, 2], [1], [], [0, 1], [0]])
-    found = evaluate(imagenet, data, labels=sets, predictions=tmp_path / "a.jsonl", batch_size=3)
+    found = evaluate(imagenet, data, label_sets=sets, out=tmp_path / "a.jsonl", batch_size=3)
     assert (found.split, found.result.n, found.without) == ("all", 4, 1)
     assert found.result.top1 == 0.75  # the second red image has the labels blue and green
     rows = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
@@ -87,7 +87,7 @@ def test_a_flat_folder_of_validation_images_with_labels_by_number(imagenet, tmp_
     assert [row["right"] for row in rows] == [True, True, False, True]
     for row in rows:
         of = {one["label"]: one["probability"] for one in row["top"]}
-        assert row["probability"] == pytest.approx(sum(of[label] for label in row["labels"]))
+        assert row["label_probability"] == pytest.approx(sum(of[label] for label in row["labels"]))
 
 
 def test_class_folders_are_ignored_and_labels_may_go_by_name(bundle, tmp_path):
@@ -98,7 +98,7 @@ def test_class_folders_are_ignored_and_labels_may_go_by_name(bundle, tmp_path):
     sets = {f"x/{colour}-{i}.png": [colour] for colour in LABELS for i in (0, 1)}
     sets["x/red-1.png"] = ["green"]
     del sets["x/blue-0.png"]
-    found = evaluate(bundle, data, labels=write(tmp_path / "l.json", sets))
+    found = evaluate(bundle, data, label_sets=write(tmp_path / "l.json", sets))
     assert (found.result.n, found.without, found.result.top1) == (5, 1, 0.8)
 
 
@@ -111,7 +111,7 @@ def test_one_label_each_says_the_same_as_class_folders(bundle, tmp_path):
     for path in data.glob("*/*.png"):
         path.rename(path.with_name(f"{path.parent.name}-{path.name}"))
     sets = {path.name: [path.parent.name] for path in data.glob("*/*.png")}
-    found = evaluate(mixed, data, labels=write(tmp_path / "l.json", sets)).result
+    found = evaluate(mixed, data, label_sets=write(tmp_path / "l.json", sets)).result
     assert (found.top1, found.top5, found.ece) == (plain.top1, plain.top5, pytest.approx(plain.ece))
     assert found.bins == plain.bins
 
@@ -119,7 +119,7 @@ def test_one_label_each_says_the_same_as_class_folders(bundle, tmp_path):
 def test_an_unreadable_image_moves_no_labels(imagenet, tmp_path):
     data = validation_images(tmp_path / "val", ["red", "green", "blue"])
     (data / "ILSVRC2012_val_00000001.png").write_bytes(b"")
-    found = evaluate(imagenet, data, labels=write(tmp_path / "real.json", [[2], [1], [0]]))
+    found = evaluate(imagenet, data, label_sets=write(tmp_path / "real.json", [[2], [1], [0]]))
     assert (found.result.n, found.result.top1, len(found.unreadable)) == (2, 1.0, 1)
 
 
@@ -137,10 +137,10 @@ def test_real_is_found_where_data_are_kept(imagenet, tmp_path, monkeypatch):
     data = validation_images(tmp_path / "val", ["red", "green"])
     monkeypatch.setenv("VITREOUS_DATA", str(tmp_path / "data"))
     with pytest.raises(UserError, match=r"imagenet-real/real\.json.*`vitreous data get"):
-        evaluate(imagenet, data, labels="real")
+        evaluate(imagenet, data, label_sets="real")
     (tmp_path / "data" / "imagenet-real").mkdir(parents=True)
     place = write(tmp_path / "data" / "imagenet-real" / "real.json", [[2], [2, 0]])
-    found = evaluate(imagenet, data, labels="real")
+    found = evaluate(imagenet, data, label_sets="real")
     assert (found.label_sets, found.result.top1) == (str(place), 0.5)
     written = json.loads(json.dumps(found.to_json()))
     assert {"n", "top1", "top1_interval", "top5", "ece", "loss", "labels_per_image", "bins"} <= set(written)
@@ -152,9 +152,9 @@ def test_labels_by_number_are_refused_where_classes_are_in_another_order(imagene
     data = validation_images(tmp_path / "val", ["red", "green"])
     sets = write(tmp_path / "real.json", [[2], [1]])
     with pytest.raises(UserError, match=r"real\.json.*1,000"):
-        evaluate(replace(imagenet, labels=imagenet.labels[::-1]), data, labels=sets)
+        evaluate(replace(imagenet, labels=imagenet.labels[::-1]), data, label_sets=sets)
     with pytest.raises(UserError, match=r"real\.json.* 3 "):
-        evaluate(bundle, data, labels=sets)
+        evaluate(bundle, data, label_sets=sets)
 
 
 def test_what_is_refused(bundle, imagenet, tmp_path, subtests):
@@ -174,10 +174,10 @@ def test_what_is_refused(bundle, imagenet, tmp_path, subtests):
         (imagenet, [[], []], "l.json.* 2 "),
     ):
         with subtests.test(labels=labels), pytest.raises(UserError, match=named):
-            evaluate(model, data, labels=write(tmp_path / "l.json", labels))
+            evaluate(model, data, label_sets=write(tmp_path / "l.json", labels))
 
 
 def test_images_without_numbers_are_refused_where_labels_go_by_them(imagenet, tmp_path):
     data = make_images(tmp_path / "p")
     with pytest.raises(UserError, match=r"0\.png.*ILSVRC2012_val_00000001"):
-        evaluate(imagenet, data, labels=write(tmp_path / "l.json", [[0]]))
+        evaluate(imagenet, data, label_sets=write(tmp_path / "l.json", [[0]]))

@@ -65,7 +65,7 @@ def from_jsonl(path):
 @pytest.mark.parametrize(("name", "read"), [("predictions.csv", from_csv), ("predictions.jsonl", from_jsonl)])
 def test_the_printed_figures_follow_from_the_file(unsure, tmp_path, name, read):
     data = make_images(tmp_path / "p", count=30)
-    found = evaluate(unsure, data, predictions=tmp_path / name, batch_size=7)
+    found = evaluate(unsure, data, out=tmp_path / name, batch_size=7)
     assert found.predictions == str(tmp_path / name)
     rows, result = read(tmp_path / name), found.result
     assert len(rows) == result.n == 90
@@ -135,25 +135,25 @@ def test_several_labels_are_a_list(tmp_path):
 @pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])
 def test_only_files_of_ours_are_replaced(unsure, tmp_path, name):
     data, place = make_images(tmp_path / "p"), tmp_path / name
-    evaluate(unsure, data, predictions=place)
+    evaluate(unsure, data, out=place)
     before = place.read_bytes()
-    evaluate(unsure, data, predictions=place)
+    evaluate(unsure, data, out=place)
     assert place.read_bytes() == before
     place.write_text("path,label,my,own\n" if name == "a.csv" else '{"path": "a", "label": "b"}\n')
     with pytest.raises(UserError, match=name):
-        evaluate(unsure, data, predictions=place)
+        evaluate(unsure, data, out=place)
 
 
 def test_nothing_is_left_where_the_measurement_fails(unsure, tmp_path):
     data, place = make_images(tmp_path / "p"), tmp_path / "out" / "a.csv"
-    evaluate(unsure, data, predictions=place)
+    evaluate(unsure, data, out=place)
     before = place.read_bytes()
 
     def stop(what, done, total):
         raise RuntimeError("enough")
 
     with pytest.raises(RuntimeError, match="enough"):
-        evaluate(unsure, data, predictions=place, batch_size=4, callbacks=Callbacks(progress=stop))
+        evaluate(unsure, data, out=place, batch_size=4, callbacks=Callbacks(progress=stop))
     assert [path.name for path in place.parent.iterdir()] == ["a.csv"]
     assert place.read_bytes() == before
 
@@ -170,7 +170,7 @@ def test_classes_of_one_name_are_told_apart(unsure, tmp_path):
     place = save_bundle(tmp_path / "b", unsure.model, unsure.preprocess, ("crane", "green", "crane"))
     make_images(tmp_path / "p", colours=("green", "red"))
     (tmp_path / "p" / "red").rename(tmp_path / "p" / "crane")
-    evaluate(place, tmp_path / "p", predictions=tmp_path / "a.jsonl")
+    evaluate(place, tmp_path / "p", out=tmp_path / "a.jsonl")
     named = {top for row in from_jsonl(tmp_path / "a.jsonl") for top, _ in row[4]}
     assert named == {"crane (0)", "green", "crane (2)"}
 
@@ -181,7 +181,7 @@ def test_parquet(unsure, tmp_path):
 
     data, place = make_images(tmp_path / "p"), tmp_path / "a.parquet"
     for _ in range(2):  # the second one replaces a file of ours
-        evaluate(unsure, data, predictions=place, batch_size=5)
-    evaluate(unsure, data, predictions=tmp_path / "a.jsonl", batch_size=5)
+        evaluate(unsure, data, out=place, batch_size=5)
+    evaluate(unsure, data, out=tmp_path / "a.jsonl", batch_size=5)
     lines = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text().splitlines()]
     assert pyarrow.parquet.read_table(place).to_pylist() == lines

@@ -58,7 +58,7 @@ def test_answers_of_a_batch_equal_single_ones(server, bundle):
     batches = server.client.get("/metrics").text
     assert 'vitreous_batch_images_bucket{le="1.0",model="colours"}' in batches
     for content, answer in zip(images, answers, strict=True):
-        alone = predict(bundle, content, top=3)[0]
+        alone = predict(bundle, content, top_k=3)[0]
         assert [one["label"] for one in answer] == [one.label for one in alone.top]
         assert [one["score"] for one in answer] == pytest.approx([one.score for one in alone.top], abs=1e-5)
 

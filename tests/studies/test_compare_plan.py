@@ -27,7 +27,7 @@ from vitreous.studies.compare.result import Cell, ComparedModel, Trial, first_on
 from vitreous.studies.requests import CompareRequest
 from vitreous.training.deadline import Deadline, parse_budget
 
-REQUEST = CompareRequest("d.npz", models=("fast", "slow"), fractions=(0.1, 1.0), seeds=2, budget="1h")
+REQUEST = CompareRequest("d.npz", models=("fast", "slow"), fractions=(0.1, 1.0), repeats=2, budget="1h")
 
 
 SLOW = ModelSpeed(0.004, 0.4, 4e9)

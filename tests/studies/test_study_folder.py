@@ -16,7 +16,7 @@ from vitreous.studies.requests import CompareRequest, SelfTrainRequest, Transfer
 from vitreous.training.folder import DataIdentity
 
 REQUESTS = {
-    "compare": CompareRequest("d.npz", models=("P/4@32",), fractions=(0.1, 1.0), seeds=2, budget="1h"),
+    "compare": CompareRequest("d.npz", models=("P/4@32",), fractions=(0.1, 1.0), repeats=2, budget="1h"),
     "transfer": TransferRequest("bundle", tasks=("pets",), protocols=("knn", "linear")),
     "self-train": SelfTrainRequest("labelled", "unlabelled", rounds=2, overrides={"batch_size": "8"}),
 }
@@ -60,12 +60,12 @@ def test_another_request_or_other_data_are_refused_with_what_to_do(tmp_path, sub
         ("data", "e.npz", r"data='d\.npz'"),
         ("image_size", 16, "image-size=None.* 16"),
         ("overrides", {"batch_size": "8"}, "overrides={}"),
-        ("seeds", 1, "seeds=2.* 1"),
+        ("repeats", 1, "repeats=2.* 1"),
     ):
         with subtests.test(name), pytest.raises(UserError, match=f"{tmp_path}: .*{named}.*--overwrite.*--out"):
             opened(tmp_path, config(**{name: value}))
     assert opened(tmp_path, config(budget="60m")) is not None  # the same time
-    assert opened(tmp_path, config(seeds=3), free=("seeds",)) is not None
+    assert opened(tmp_path, config(repeats=3), free=("repeats",)) is not None
     with pytest.raises(UserError, match=rf"photos: .*\b8 train .*\b6\b.*{tmp_path} .*--overwrite.*--out"):
         opened(tmp_path, replace(config(), data={"data": data(8)}))
     assert opened(tmp_path, config(budget="2h"), overwrite=True) is None
@@ -75,13 +75,13 @@ def test_what_another_process_has_done_meanwhile_is_not_written_over(tmp_path):
     """Both found the folder empty, the other was first and has ended."""
     saved = opened(tmp_path, config())
     with hold_study(tmp_path, "compare", None, Callbacks(), overwrite=False):
-        config(seeds=3).write(tmp_path)
+        config(repeats=3).write(tmp_path)
     with (
         pytest.raises(UserError, match=str(tmp_path)),
         hold_study(tmp_path, "compare", saved, Callbacks(), overwrite=False),
     ):
         pytest.fail("the folder is not what it was")
-    assert read_study(tmp_path, "compare").request.seeds == 3
+    assert read_study(tmp_path, "compare").request.repeats == 3
 
 
 def test_overwriting_deletes_the_study_and_nothing_else(tmp_path):

@@ -231,8 +231,8 @@ def test_bad_input(data, tmp_path, no_page, subtests):
     }.items():
         with subtests.test(name), pytest.raises(UserError, match=says):
             analyze(arguments[0], data=arguments[1], out=tmp_path / "out")
-    with pytest.raises(UserError, match=r"images=3.* 8"):
-        analyze([model], data=data, out=tmp_path / "out", images=3)
+    with pytest.raises(UserError, match=r"count=3.* 8"):
+        analyze([model], data=data, out=tmp_path / "out", count=3)
     with pytest.raises(UserError, match="file"):
         analyze([model], data=data, out=tmp_path / "file" / "out")
 
@@ -273,7 +273,7 @@ def test_any_model(data, tmp_path, no_page, subtests):
 
 
 def test_the_command(capsys, tmp_path, data, colours, no_page):
-    main(["analyze", str(colours), "--data", str(data), "--out", str(tmp_path / "out"), "--images", "12"])
+    main(["analyze", str(colours), "--data", str(data), "--out", str(tmp_path / "out"), "--count", "12"])
     shown = capsys.readouterr().out
     assert re.search(r"\b12\b.*\btest\b", shown)
     assert "colours" in shown

@@ -101,7 +101,7 @@ def test_every_family_is_measured(place, tmp_path, monkeypatch, subtests):
         bundles[name] = Bundle(build_network(config, 0), Preprocess(size=config.image_size), tuple("abc"))
     for name, bundle in bundles.items():
         with subtests.test(name):
-            found = analyze([bundle], data=place / "data", out=tmp_path / "out", images=8, what="bias").numbers.models[
+            found = analyze([bundle], data=place / "data", out=tmp_path / "out", count=8, what="bias").numbers.models[
                 0
             ][1]
             values = [value for row in summarise_bias([found]) for value in row.values if value is not None]
@@ -112,7 +112,7 @@ def test_every_family_is_measured(place, tmp_path, monkeypatch, subtests):
 
 def test_images_without_labels(place, tmp_path):
     found = analyze(
-        [place / "colours"], data=place / "data" / "train" / "red", out=tmp_path / "out", images=8, what="bias"
+        [place / "colours"], data=place / "data" / "train" / "red", out=tmp_path / "out", count=8, what="bias"
     )
     assert found.numbers.models[0][1].accuracy is None
 
@@ -125,15 +125,15 @@ def test_bad_input(place, tmp_path):
     for models, says in (([], "models"), ([damaged], "model 1")):
         with pytest.raises(UserError, match=says):
             analyze(models, data=data, out=tmp_path / "out", what="bias")
-    with pytest.raises(UserError, match=r"images=3.* 8"):
-        analyze([plain()], data=data, out=tmp_path / "out", images=3, what="bias")
+    with pytest.raises(UserError, match=r"count=3.* 8"):
+        analyze([plain()], data=data, out=tmp_path / "out", count=3, what="bias")
     with pytest.raises(UserError, match="30000x30000"):
         analyze([plain()], data=data, out=tmp_path / "out", preprocess="size=30000", what="bias")
 
 
 def test_the_command(capsys, place, tmp_path):
     words = ["analyze", place / "conv", "--data", place / "data", "--out", tmp_path / "out", "--what", "bias"]
-    main([*map(str, words), "--images", "9"])
+    main([*map(str, words), "--count", "9"])
     shown = capsys.readouterr().out
     assert re.search(r"\b9\b.*\btest\b", shown)
     assert "conv" in shown

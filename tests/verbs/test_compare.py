@@ -67,7 +67,7 @@ def images(tmp_path_factory):
 
 
 def run(images, out, models=MODELS, **more):
-    given = {"budget": BUDGET if len(models) > 1 else ONE_MODEL, "fractions": [0.25, 1], "seeds": 1, "equal": "flops"}
+    given = {"budget": BUDGET if len(models) > 1 else ONE_MODEL, "fractions": [0.25, 1], "repeats": 1, "equal": "flops"}
     return compare(images, models=models, workers=0, out=out, **{**given, **more})
 
 
@@ -190,11 +190,11 @@ def test_seeds_and_models_may_be_added(finished, images, tmp_path):
     more = tmp_path / "more"
     shutil.copytree(out, more)
     before = cells_below(more)
-    found = run(images, more, seeds=2, fractions=[1, 0.25, 0.5])
+    found = run(images, more, repeats=2, fractions=[1, 0.25, 0.5])
     assert len(found.cells) == 12
     assert {name: content for name, content in cells_below(more).items() if name in before} == before
     assert found.cell_flops == whole.cell_flops
-    with pytest.raises(UserError, match=r"seeds=2\b.* 1\b"):
+    with pytest.raises(UserError, match=r"repeats=2\b.* 1\b"):
         run(images, more, fractions=[1, 0.25, 0.5])
 
 
@@ -204,7 +204,7 @@ def test_equal_time_and_a_finished_model_beside_it(finished, images, tmp_path):
     done = out / "cells" / "F-4@16" / "1" / "seed-0"
     heard = []
     found = run(
-        images, tmp_path / "out", models=[MODELS[0], str(done)], equal="time", fractions=[1], seeds=2, budget="12s",
+        images, tmp_path / "out", models=[MODELS[0], str(done)], equal="time", fractions=[1], repeats=2, budget="12s",
         callbacks=Callbacks(message=heard.append),
     )  # fmt: skip
     assert len(found.cells) == 3
@@ -268,7 +268,7 @@ def test_every_cell_is_measured_on_the_same_images(images, tmp_path, monkeypatch
     monkeypatch.setattr("vitreous.studies.compare.plan.MIN_IMAGES", 16)
     monkeypatch.setattr("vitreous.studies.compare.compare.seconds_per_image", lambda *_: 0.0379)
     changes = {"validation": 0.2, "evaluations": 2}
-    found = run(images, tmp_path / "out", fractions=[1], seeds=2, equal="time", overrides=changes)
+    found = run(images, tmp_path / "out", fractions=[1], repeats=2, equal="time", overrides=changes)
     assert len(seen) == 4
     assert all(keys == seen[0] for keys in seen)
     assert [cell.n for cell in found.cells] == [16] * 4  # a tenth of the time for 4 cells
@@ -320,7 +320,7 @@ def test_a_cell_that_diverges_counts_as_nothing_right(images, tmp_path, monkeypa
         return cells.train_cell(context, key, 1e30 if key.seed == 1 else rate, *more)
 
     monkeypatch.setattr(study, "train_cell", train)
-    found = run(images, tmp_path / "out", models=MODELS[:1], fractions=[1], seeds=2)
+    found = run(images, tmp_path / "out", models=MODELS[:1], fractions=[1], repeats=2)
     assert found.finished
     assert [(cell.diverged, cell.n) for cell in found.cells] == [(False, 20), (True, 20)]
     assert found.rows[0].accuracies.mean == found.cells[0].accuracy / 2
@@ -394,7 +394,7 @@ def test_a_plan_that_another_process_wrote_meanwhile_is_not_written_over(finishe
 
     monkeypatch.setattr(study, "plan_comparison", planned)
     with pytest.raises(UserError, match=str(out)):
-        run(images, out, seeds=2)
+        run(images, out, repeats=2)
     assert (out / "config.json").read_bytes() == (finished[0] / "config.json").read_bytes()
 
 
@@ -438,7 +438,7 @@ REFUSED = {
     "a share that leaves a class empty": ({"fractions": [0.001]}, r"share=0\.001: "),
     "a fraction of 2": ({"fractions": [2]}, r"fractions\[0\]=2\b"),
     "a fraction of 0": ({"fractions": [1, 0]}, r"fractions\[1\]=0\b"),
-    "no seeds": ({"seeds": 0}, "seeds=0"),
+    "no seeds": ({"repeats": 0}, "repeats=0"),
     "two sizes": ({"image_size": 16}, "image_size=16"),
     "another size": ({"models": ["F/4@16", "F/4@128"]}, "128"),
     "the learning rate": ({"overrides": {"optimizer.learning_rate": 1}}, r"optimizer\.learning_rate: "),

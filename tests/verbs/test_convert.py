@@ -238,7 +238,7 @@ def test_the_real_weights_know_the_pets(shared_data, tmp_path):
     assert set(BREEDS) <= set(folders)
     assert set(BREEDS.values()) <= set(names)
     asked = [(path, name) for breed, name in BREEDS.items() for path in sorted(folders[breed].iterdir())[:10]]
-    found = predict(tmp_path / "ti16", [path for path, _ in asked], top=1)
+    found = predict(tmp_path / "ti16", [path for path, _ in asked], top_k=1)
     right = [name for one, (_, name) in zip(found, asked, strict=True) if one.label == name]
     assert len(right) / len(asked) >= 0.75, f"{len(right)} of {len(asked)}"
     assert right.count("Persian_cat") > 6

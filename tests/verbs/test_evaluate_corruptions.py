@@ -21,7 +21,7 @@ from vitreous.verbs.evaluate import evaluate
 from vitreous.verbs.predict import predict
 from vitreous.weights.bundle import load_bundle
 
-FEW = {"corruptions": True, "kinds": ["gaussian noise", "contrast"], "severity": [1, 5]}
+FEW = {"corruptions": True, "kinds": ["gaussian noise", "contrast"], "severities": [1, 5]}
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +87,7 @@ def test_an_engine_is_chosen_for_as_many_images_as_it_is_asked_about(bundle, tmp
         return open_engine(model, images=images, **more)
 
     monkeypatch.setattr("vitreous.inference.opening.open_engine", chosen)
-    given = {"corruptions": True, "kinds": ["gaussian noise", "fog"], "severity": [1, 3, 5], "workers": 0}
+    given = {"corruptions": True, "kinds": ["gaussian noise", "fog"], "severities": [1, 3, 5], "workers": 0}
     found = evaluate(bundle, place, **given, count=5)
     evaluate(bundle, place, **given)
     assert asked == [5 * 7, 12 * 7]
@@ -110,7 +110,7 @@ def test_a_sample_by_seed_page_and_json(bundle, tmp_path):
     out = tmp_path / "out"
     told = Callbacks(progress=lambda what, *n: done.append(n))
     given = {"corruptions": True, "count": 6, "seed": 3, "out": out, "workers": 0}
-    found = evaluate(bundle, data, **given, severity=[5, 1, 5], callbacks=told)
+    found = evaluate(bundle, data, **given, severities=[5, 1, 5], callbacks=told)
     assert (found.result.n, found.of, found.result.strengths) == (6, 15, (1, 5))
     assert done == [(k, 6) for k in range(1, 7)]
     assert found.result.kinds == tuple(CORRUPTIONS)
@@ -123,7 +123,7 @@ def test_a_sample_by_seed_page_and_json(bundle, tmp_path):
     assert page.count("<img") == 31
     assert 'src="http' not in page
     assert re.search(r"\b6\b.*\b15\b.*\bseed 3\b", page)
-    again = evaluate(bundle, data, **given, severity=[1, 5])
+    again = evaluate(bundle, data, **given, severities=[1, 5])
     assert again.result == found.result
 
 
@@ -142,8 +142,8 @@ def test_what_is_refused(bundle, tmp_path, subtests):
     for says, given in {
         "'rain': .*gaussian noise": {"kinds": ["rain"]},
         "kinds": {"kinds": []},
-        "severity": {"severity": []},
-        r"severity\[0\]=6": {"severity": [6]},
+        "severities": {"severities": []},
+        r"severities\[0\]=6": {"severities": [6]},
         "count=0": {"count": 0},
     }.items():
         with subtests.test(says), pytest.raises(UserError, match=says):

@@ -17,11 +17,11 @@ MORE = 12 * MB
 VERBS = {
     "evaluate": "evaluate MODEL DATA",
     "predict": "predict MODEL IMAGES",
-    "analyze": "analyze MODEL --data DATA --out out --images HALF",
+    "analyze": "analyze MODEL --data DATA --out out --count HALF",
     "probe": "probe MODEL DATA",
     "fit": "fit DATA --weights MODEL --epochs 0.05 --workers 0 --out run",
     "inspect": "inspect DATA",
-    "analyze, bias": "analyze MODEL --data DATA --out out --images HALF --what bias",
+    "analyze, bias": "analyze MODEL --data DATA --out out --count HALF --what bias",
     "score-explanations": "score-explanations MODEL DATA --methods attention --count HALF",
 }
 ALWAYS = ("evaluate", "predict", "analyze")

@@ -116,7 +116,7 @@ def test_what_it_cannot_is_said(resnet, data, tmp_path):
 
 @pytest.mark.slow
 def test_it_is_analyzed(resnet, data, tmp_path):
-    found = analyze([resnet], data=data, out=tmp_path / "out", images=8, workers=0)
+    found = analyze([resnet], data=data, out=tmp_path / "out", count=8, workers=0)
     assert found.numbers.models[0].grid == (4, 4)
 
 

@@ -40,10 +40,10 @@ def test_one_image_has_one_prediction_and_a_list_has_a_list(tmp_path):
     root = make_images(tmp_path / "p", count=1)
     path = root / "red" / "0.png"
     for one in (path, str(path), path.read_bytes(), Image.open(path), np.array(Image.open(path))):
-        found = model.predict(one, top=2)
+        found = model.predict(one, top_k=2)
         assert found.label == "red"
         assert len(found.top) == 2
-        assert [again.top for again in model.predict([one], top=2)] == [found.top]
+        assert [again.top for again in model.predict([one], top_k=2)] == [found.top]
     assert [one.label for one in model.predict([root, path])] == [*COLOURS, "red"]
     assert model.predict((path,))[0].label == "red"
     assert model.predict(root / "none.png").error

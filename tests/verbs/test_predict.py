@@ -42,7 +42,7 @@ def test_a_folder_in_the_order_of_its_paths(bundle, tmp_path, subtests):
 def test_files_and_folders_in_the_order_given(bundle, tmp_path):
     make_images(tmp_path / "p", count=2)
     red = tmp_path / "p" / "red" / "1.png"
-    found = predict(bundle, [red, str(tmp_path / "p" / "green"), red], top=1)
+    found = predict(bundle, [red, str(tmp_path / "p" / "green"), red], top_k=1)
     assert [one.label for one in found] == ["red", "green", "green", "red"]
     assert all(len(one.top) == 1 for one in found)
 
@@ -69,7 +69,7 @@ def test_a_whole_batch_that_cannot_be_read(bundle, tmp_path):
 
 def test_json_of_both_kinds(bundle, tmp_path):
     make_images(tmp_path / "p", count=1, colours=("red",))
-    good, bad = predict(bundle, [tmp_path / "p" / "red" / "0.png", tmp_path / "none.png"], top=2)
+    good, bad = predict(bundle, [tmp_path / "p" / "red" / "0.png", tmp_path / "none.png"], top_k=2)
     said = json.loads(json.dumps(good.to_json()))
     assert list(said) == ["path", "prediction", "probability", "top", "error"]
     assert said["prediction"] == "red"
@@ -159,8 +159,8 @@ def test_mistakes(bundle, tmp_path):
         predict(bundle, tmp_path / "empty")
     with pytest.raises(UserError):
         predict(bundle, [])
-    with pytest.raises(UserError, match="top=0"):
-        predict(bundle, "x.png", top=0)
+    with pytest.raises(UserError, match="top_k=0"):
+        predict(bundle, "x.png", top_k=0)
     headless = type(bundle.model)(
         type(bundle.model.config)(width=32, depth=1, heads=2, mlp_width=64, patch=8, image_size=(16, 16), classes=0)
     )

@@ -48,7 +48,7 @@ def test_a_name_with_an_ending_is_a_file(bundle, images, tmp_path, name):
 
 def test_the_columns_of_an_evaluation_mean_the_same(bundle, images, tmp_path):
     predict_many(bundle, images, tmp_path / "predicted.jsonl")
-    evaluate(bundle, images, predictions=tmp_path / "evaluated.jsonl")
+    evaluate(bundle, images, out=tmp_path / "evaluated.jsonl")
     both = zip(read(tmp_path / "predicted.jsonl"), read(tmp_path / "evaluated.jsonl"), strict=True)
     for predicted, evaluated in both:
         for column in ("path", "prediction"):
@@ -104,7 +104,7 @@ def test_a_list_needs_no_labels(bundle, tmp_path, capsys, name, text):
     data = make_images(tmp_path / "p", count=2)
     (data / name).write_text(text)
     assert [one.label for one in predict(bundle, [data / name])] == ["red", "blue"]
-    main(["predict", str(bundle), str(data / name), str(data / "green"), "--top", "1"])
+    main(["predict", str(bundle), str(data / name), str(data / "green"), "--top-k", "1"])
     assert [line.split()[1] for line in capsys.readouterr().out.splitlines()] == ["red", "blue", "green", "green"]
     predict_many(bundle, data / name, tmp_path / "folder")
     (part,) = (tmp_path / "folder").glob("part-*.parquet")

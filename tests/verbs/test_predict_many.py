@@ -166,7 +166,7 @@ def test_other_data_models_and_settings_are_refused(whole, bundle, all_images, t
         other.model.head.bias += 1
     save_bundle(tmp_path / "other", other.model, PREPROCESS, COLOURS)
     for says, change in (
-        (r"top=5.*\b2\b", {"top": 2}),
+        (r"top_k=5.*\b2\b", {"top_k": 2}),
         ("embed=True", {"embed": False}),
         ("", {"preprocess": "crop=0.5"}),
         ("", {"model": tmp_path / "other"}),

@@ -220,7 +220,7 @@ def test_a_misspelt_argument_and_a_missing_one():
 
 
 def test_numbers_of_numpy_are_numbers(model, images):
-    found = model.predict(images / "red" / "0.png", top=np.int64(2))
+    found = model.predict(images / "red" / "0.png", top_k=np.int64(2))
     assert len(found.top) == 2
     assert vitreous.ViT("F/7@28", classes=np.int32(4)).config.classes == 4
     assert model.explain(images / "red" / "0.png", method="attention", layer=np.int64(0)).layers == (0,)

@@ -388,7 +388,7 @@ REFUSED = (
     ({"labelled": "unsorted"}, "unsorted"),
     ({"rounds": 0}, "rounds=0: .* 1 .* 100"),
     ({"confidence": 1.5}, r"confidence=1\.5: .* 0 .* 1\b"),
-    ({"labels": "firm"}, "labels='firm': .*soft, hard"),
+    ({"pseudo_labels": "firm"}, "pseudo_labels='firm': .*soft, hard"),
     ({"student": "Q/16"}, "Q/16"),
     ({"budget": "1m"}, "budget and epochs"),
     ({"weights": "x", "student": "F/4@16", "model": None}, "student and weights"),

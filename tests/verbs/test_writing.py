@@ -47,9 +47,9 @@ FILE_VERBS = {
     "export to google": ("export WEIGHTS OUT/x.npz --to google", ["x.npz"]),
     "analyze": ("analyze WEIGHTS --data IMAGES --out OUT", ["analysis.html", "analysis.json"]),
     "analyze, bias": ("analyze WEIGHTS --data IMAGES --what bias --out OUT", ["bias.json"]),
-    "evaluate, answers": ("evaluate RUN IMAGES --predictions OUT/x.csv", ["x.csv"]),
+    "evaluate, answers": ("evaluate RUN IMAGES --out OUT/x.csv", ["x.csv"]),
     "evaluate, page": (
-        "evaluate RUN IMAGES --corruptions --severity 1 --count 2 --workers 0 --out OUT",
+        "evaluate RUN IMAGES --corruptions --severities 1 --count 2 --workers 0 --out OUT",
         ["corruptions.html"],
     ),
     "explain": ("explain WEIGHTS IMAGE --out OUT", ["0-relevance.png"]),
@@ -94,6 +94,17 @@ def test_a_folder_with_the_name_of_the_file_leaves_no_debris(place, tmp_path, su
             (out / name).mkdir(parents=True)
             check_refused(run_command(*fill(words, place, out)), name)
             assert held(out) == {name: False}
+
+
+@pytest.mark.slow
+def test_json_names_the_files(place, tmp_path, subtests):
+    for verb in ("report", "export to google", "explain", "walkthrough", "evaluate, answers"):
+        with subtests.test(verb):
+            words, names = FILE_VERBS[verb]
+            out = tmp_path / verb.partition(",")[0]
+            out.mkdir()
+            found = json.loads(run_command(*fill(words, place, out), "--json").stdout)
+            assert str(out / names[0]) in json.dumps(found)
 
 
 @pytest.mark.slow

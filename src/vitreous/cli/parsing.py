@@ -25,11 +25,24 @@ from vitreous.errors import UserError
 
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help_behavior_hint="")]
 """An option without a value."""
+SYNONYMS = {
+    **dict.fromkeys(("time", "duration", "minutes", "hours"), "budget"),
+    **dict.fromkeys(("output", "output-dir", "o", "save"), "out"),
+    **dict.fromkeys(("size", "resolution", "img-size"), "image-size"),
+    **dict.fromkeys(("pretrained", "checkpoint"), "weights"),
+    **dict.fromkeys(("class", "label"), "target"),
+    **dict.fromkeys(("set", "opt", "override"), "overrides"),
+    **dict.fromkeys(("topk", "k"), "top-k"),
+    **dict.fromkeys(("limit", "num-images", "images", "n"), "count"),
+}
+"""Names of options in other programs."""
 
 
 def parse(name: str, verb: type[Verb[Any]], args: Sequence[str]) -> tuple[Verb[Any], bool]:
     """The verb with its arguments, and whether its result is printed as JSON."""
     arguments = command_arguments(verb)
+    if {"-h", "--help"} & {*_options_in(args)}:
+        args = ["--help"]  # else tyro leaves out of the usage what is given
     _check_options(arguments, args)
     with _one_sentence_errors(name, arguments, args):
         given = dict(vars(tyro.cli(command_of(verb), prog=f"vitreous {name}", args=args)))
@@ -187,12 +200,28 @@ def _unknown_option(arguments: dict[str, Argument], args: Sequence[str]) -> str 
 def _suggestion(verb: str, word: str, arguments: dict[str, Argument]) -> str:
     options = [argument.name for argument in arguments.values() if not argument.positional]
     bare = _with_hyphens(word.lstrip("-")).lower()
+    if "overrides" in arguments and (field := _field_of_trainings(bare)):
+        return f"did you mean --overrides {field}=...?"
     near = [option for option in options if bare and option.startswith(f"--{bare}")]
-    near = near or get_close_matches(f"--{bare}", options, n=1)
+    near = near or [option for option in options if option == f"--{SYNONYMS.get(bare)}"]
+    near = near or [f"--{name}" for name in get_close_matches(bare, [option[2:] for option in options], n=1)]
     for argument in arguments.values():
         if argument.positional and bare == argument.name.lower().partition("|")[0]:
             return f"{argument.name} is given without a name: see `vitreous {verb} --help`."
     return f"did you mean {near[0]}?" if near else f"`vitreous {verb} --help` lists them."
+
+
+def _field_of_trainings(bare: str) -> str | None:
+    """The field of a training that an unknown option may mean: "lr", "batch_size", "augment.mixup"."""
+    from vitreous.config.data import Augment
+    from vitreous.config.overrides import ELSEWHERE, SHORT_NAMES
+    from vitreous.config.train import Training
+
+    name = bare.replace("-", "_")
+    nested = ("augment", "optimizer", "objective", "model")
+    if name in SHORT_NAMES or (name in Training.__dataclass_fields__ and name not in (*ELSEWHERE, *nested)):
+        return name
+    return f"augment.{name}" if name in Augment.__dataclass_fields__ else None
 
 
 def _check_options(arguments: dict[str, Argument], args: Sequence[str]) -> None:

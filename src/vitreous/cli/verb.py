@@ -54,7 +54,7 @@ class Verb(ABC, Generic[R]):
 
     def to_json(self, result: R) -> Any:
         """The result for --json; if the verb streams, an iterator with one object per line."""
-        return result.to_json()  # type: ignore[attr-defined]
+        return {"path": str(result)} if isinstance(result, Path) else result.to_json()  # type: ignore[attr-defined]
 
     def status(self, result: R) -> int:
         """The exit status of the command: 0, or 128 + the signal that stopped a training."""

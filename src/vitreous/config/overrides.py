@@ -68,17 +68,21 @@ FREE = frozenset({"drop_path", "dropout", "patch_dropout", "merge"})
 """Fields of a model that given weights say nothing about."""
 
 
+SHORT_NAMES = {name: f"optimizer.{name}" for name in ("learning_rate", "weight_decay", "betas", "momentum", "warmup")}
+SHORT_NAMES |= {"lr": "optimizer.learning_rate", "optimizer.lr": "optimizer.learning_rate"}
+
+
 def parse_overrides(texts: Iterable[str]) -> dict[str, str]:
     """{"freeze": "6"} of ["freeze=6"]."""
     overrides = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name.strip() or not value.strip():
-            raise UserError(f"{shown(text)}: write NAME=VALUE, for example optimizer.learning_rate=1e-4.")
+            raise UserError(f"{shown(text)}: write NAME=VALUE, for example lr=1e-4.")
         if name.strip() in overrides:
             raise UserError(f"{name.strip()}: set twice; give one value.")
         overrides[name.strip()] = value.strip()
-    return overrides
+    return override_texts(overrides)
 
 
 def override(
@@ -139,7 +143,14 @@ def override_text(value: object) -> str:
 
 
 def override_texts(overrides: Mapping[str, object] | None) -> dict[str, str]:
-    return {name: override_text(value) for name, value in (overrides or {}).items()}
+    """By the full names of the fields: "lr" is "optimizer.learning_rate"."""
+    texts: dict[str, str] = {}
+    for name, value in (overrides or {}).items():
+        full = SHORT_NAMES.get(name, name)
+        if full in texts:
+            raise UserError(f"{name}: {full} is set twice; give one value.")
+        texts[full] = override_text(value)
+    return texts
 
 
 class _Value:

@@ -148,8 +148,8 @@ def find_labels(labels: str | Path) -> Path:
     place = data_root() / REAL_FILE
     if not place.is_file():
         raise UserError(
-            f"labels='{REAL}': ImageNet's ReaL labels are not at {place}; run `vitreous data get imagenet-real`, set "
-            "VITREOUS_DATA to the folder that has them, or give the path of real.json."
+            f"label_sets='{REAL}': ImageNet's ReaL labels are not at {place}; run `vitreous data get imagenet-real`, "
+            "set VITREOUS_DATA to the folder that has them, or give the path of real.json."
         )
     return place
 

@@ -110,7 +110,7 @@ DIFFERENCES = {
     "precision": "in {stored.precision}, not in {requested.precision}",
     "merge": "with merge={stored.merge}, not {requested.merge}",
     "model": "of another model",
-    "top": "with top={stored.top}, not {requested.top}",
+    "top": "with top_k={stored.top}, not {requested.top}",
     "embed": "with embed={stored.embed}, not {requested.embed}",
     "images": "for {stored.images:,} images, and there are {requested.images:,} now",
     "names": "for images with other names or in another order",

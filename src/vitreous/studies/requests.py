@@ -35,7 +35,7 @@ class CompareRequest:
     fractions: Sequence[Annotated[float, Range(gt=0, le=1)]] = (1.0,)
     """FRACTION,FRACTION,...: Fractions of the training images to train with, such as 0.01,0.1,1; smaller ones are part
     of larger."""
-    seeds: Count = 3
+    repeats: Count = 3
     """COUNT: How many trainings of each model with each fraction."""
     equal: Equal = "time"
     """What each training has the same of: time, or floating-point operations."""
@@ -50,7 +50,7 @@ class CompareRequest:
         for fraction in self.fractions:
             if list(self.fractions).count(fraction) > 1:
                 raise UserError(f"fractions: {fraction:g} is given twice; give each once.")
-        if owned := [name for name in COMPARISON_FIELDS if name in self.overrides]:
+        if owned := [name for name in COMPARISON_FIELDS if name in override_texts(self.overrides)]:
             raise UserError(f"{owned[0]}: a comparison chooses it itself, for all models alike; leave it out.")
 
 
@@ -99,7 +99,7 @@ class SelfTrainRequest(LabelledRequest):
     per_class: Count | None = None
     """COUNT: How many images of each class to learn from, the most confident first; rare classes come in copies.
     Default: all that are confident enough, divided by the classes."""
-    labels: Literal["soft", "hard"] = "soft"
+    pseudo_labels: Literal["soft", "hard"] = "soft"
     """soft: learn the teacher's probabilities; hard: learn its likeliest class."""
 
     def check(self) -> None:
@@ -130,4 +130,4 @@ class SelfTrainRequest(LabelledRequest):
         first = self.first_round(budget)
         values: dict[str, Any] = {one.name: getattr(first, one.name) for one in fields(FitRequest)}
         values |= {"model": self.student or self.model, "seed": derived_seed(self.seed, number)}
-        return StudentRequest(**values, unlabelled=str(self.unlabelled), labels=self.labels, round=number)
+        return StudentRequest(**values, unlabelled=str(self.unlabelled), pseudo_labels=self.pseudo_labels, round=number)

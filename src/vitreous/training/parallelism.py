@@ -1,7 +1,7 @@
 """The memory of a training step on each of several GPUs, and so how to divide a training among them.
 
 Counted from the configuration: float32 weights, gradients and AdamW's two moments; activations as autocast to bfloat16
-keeps them. Two things save memory: with `--shard` (FSDP2) each GPU holds an equal part of weights, gradients and
+keeps them. Two things save memory: with `--fsdp` (FSDP2) each GPU holds an equal part of weights, gradients and
 moments, and whole blocks only while they are computed; with `activation_checkpointing` a block keeps only its input,
 and the backward pass computes the rest again, which takes about a third more time.
 """
@@ -43,7 +43,7 @@ class StepMemory:
     weights: float
     gradients: float
     optimizer: float
-    temporary: float  # weights in bfloat16, and with `--shard` whole blocks and their gradients
+    temporary: float  # weights in bfloat16, and with `--fsdp` whole blocks and their gradients
     activations: float  # per image, like the next two: what the forward pass keeps for the backward pass
     gradient_flow: float  # gradients of activations at the widest layer
     pixels: float

@@ -36,8 +36,8 @@ class TrainingRequest:
     seed: Seed = 0
     """NUMBER: Seed for everything random."""
     overrides: Mapping[str, object] = field(default_factory=dict)
-    """NAME=VALUE: Set one field of the recipe, such as batch_size=64, freeze=6, ema=0.99 or
-    optimizer.learning_rate=1e-4; may be repeated. config.json in the run folder lists all fields."""
+    """NAME=VALUE: Set one field of the recipe, such as lr=1e-4 (the learning rate),
+    batch_size=64, freeze=6 or ema=0.99; may be repeated. config.json in the run folder lists all fields."""
 
     def check(self) -> None:
         from vitreous.model.family import check_one_size
@@ -123,7 +123,7 @@ class StudentRequest(FitRequest):
 
     _: KW_ONLY
     unlabelled: str = ""
-    labels: Literal["soft", "hard"] = "soft"
+    pseudo_labels: Literal["soft", "hard"] = "soft"
     """What is learned of the teacher's predictions: "soft", its probabilities, or "hard", the likeliest class."""
     round: int = 1
 

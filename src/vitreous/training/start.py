@@ -161,7 +161,7 @@ def _from_recipe(request: FitRequest, stats: DatasetStats, teacher: ModelConfig 
     if request.token_labels is not None:
         training = with_token_labels(training)
     if isinstance(request, StudentRequest):
-        training = with_noise(training, soft=request.labels == "soft")
+        training = with_noise(training, soft=request.pseudo_labels == "soft")
 
     def settle(changed: Training) -> Training:
         if request.distill is None or teacher is None:

@@ -56,7 +56,7 @@ class Analyze(PreprocessOption, WorkersOption, Verb[Analysis]):
     what: Literal["depths", "bias"] = "depths"
     """depths: attention, tokens and linear probes by depth, of Vision Transformers. bias: what moving, shuffling and
     filtering images does to the predictions of models of any family, and how far they look."""
-    images: Count | None = None
+    count: Count | None = None
     """COUNT: How many images of the test split (or else of what there is) to measure, and how many of the train split
     the linear probes learn from. Default: 500; for bias, which processes each about 30 times, 200."""
     seed: Seed = 0
@@ -71,11 +71,11 @@ class Analyze(PreprocessOption, WorkersOption, Verb[Analysis]):
         from vitreous.storage.files import write_output
         from vitreous.studies.analysis import MIN_IMAGES, measure_biases, measure_depths, name_models
 
-        count = self.images or {"depths": 500, "bias": 200}[self.what]
+        count = self.count or {"depths": 500, "bias": 200}[self.what]
         if not self.models:
             raise UserError("no models: give at least one bundle, run or file of weights.")
         if count < MIN_IMAGES:
-            raise UserError(f"images={count}: give at least {MIN_IMAGES}; fewer say nothing about images in general.")
+            raise UserError(f"count={count}: give at least {MIN_IMAGES}; fewer say nothing about images in general.")
         stem = {"depths": "analysis", "bias": "bias"}[self.what]
         folder = output_folder(self.out)
         described, page = (check_file(folder / f"{stem}.{ending}") for ending in ("json", "html"))

@@ -48,7 +48,6 @@ class DataGet(DataRootOption, Verb[Path]):
     name: str
     """NAME: Which dataset, such as pets or cifar100."""
     resumes: ClassVar[bool] = True
-    json_help: ClassVar[str] = ""
 
     def run(self) -> Path:
         from vitreous.data.datasets.store import data_root, find_dataset, is_here
@@ -182,7 +181,6 @@ class DataPack(Verb["Packed"]):
     shard_size: str | int = "256MB"
     """SIZE: Size of a shard, such as 256MB or 1GB."""
     resumes: ClassVar[bool] = True
-    json_help: ClassVar[str] = ""
 
     def run(self) -> Packed:
         from vitreous.data.opening import open_images
@@ -197,6 +195,9 @@ class DataPack(Verb["Packed"]):
         for note in opened.notes:
             log.info(note)
         return pack(opened, folder, size, self.progress("packing"))
+
+    def to_json(self, result: Packed) -> Any:
+        return {"path": str(result.folder), "shards": list(map(asdict, result.shards)), "left_out": result.left_out}
 
     def show(self, result: Packed) -> None:
         print_skipped(result.left_out)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from vitreous.arguments import Count, Range, Seed
 from vitreous.cli.terminal import print_skipped, print_wide, printable, table
@@ -37,39 +37,37 @@ class Evaluate(MergeOption, EngineOptions["Evaluation | CorruptionEvaluation"], 
     """DATA: A folder with one subfolder per class, a CSV or JSONL list, packed data, shards, data:NAME, or builtin.
     Classes are matched to the model's labels by name; for ImageNet's classifiers also by WordNet id or number."""
     _: KW_ONLY
-    labels: str | Path | None = None
+    label_sets: str | Path | None = None
     """real|FILE: Several labels per image, each of which counts as right: real for ImageNet's ReaL labels, or a JSON
     file with a list of labels for each validation image, or from file name to list."""
     label_space: Literal["all", "data"] | None = None
     """Choose the prediction among all classes of the model, or among those that the data have. Default: all; for the
     200 classes of ImageNet-A or ImageNet-R, data."""
-    predictions: str | Path | None = None
-    """FILE: Write the prediction for each image to this file, which ends in .csv, .jsonl or .parquet."""
     corruptions: bool = False
     """Measure accuracy and calibration under noise, blur, weather and digital corruption instead: the 15 kinds of
     ImageNet-C, five severities each."""
     kinds: Sequence[str] | None = None
     """Of corruption, names of `vitreous.data.corrupt.CORRUPTIONS`; None for all."""
-    severity: Sequence[Severity] | None = None
+    severities: Sequence[Severity] | None = None
     """N,N,...: Severities of the corruptions, from 1 to 5. Default: 1,2,3,4,5."""
     count: Count | None = None
     """COUNT: How many images to corrupt, drawn at random. Default: 200."""
     seed: Seed | None = None
     """NUMBER: Seed for drawing these images, and for what is random in a corruption. Default: 0."""
     out: str | Path | None = None
-    """FOLDER: Folder for corruptions.json and a page with plots and examples, corruptions.html."""
+    """FILE|FOLDER: A file for the prediction of each image, which ends in .csv, .jsonl or .parquet. With --corruptions,
+    a folder for corruptions.json and a page with plots and examples, corruptions.html."""
 
     def run(self) -> Evaluation | CorruptionEvaluation:
         from vitreous.data.opening import choose_split, open_dataset, open_images
         from vitreous.evaluation.prediction_file import check_prediction_file
         from vitreous.inference.evaluation import evaluate_classifier, find_labels
 
-        if self.labels is not None and self.label_space is not None:
+        if self.label_sets is not None and self.label_space is not None:
             raise UserError(
-                f"label_space={self.label_space!r}: with labels, any class may be predicted; leave label_space out."
+                f"label_space={self.label_space!r}: with label_sets, any class may be predicted; leave label_space out."
             )
-        of_corruptions = ("kinds", "severity", "count", "seed", "out")
-        for name in ("labels", "predictions") if self.corruptions else of_corruptions:
+        for name in ("label_sets",) if self.corruptions else ("kinds", "severities", "count", "seed"):
             if (value := getattr(self, name)) is not None:
                 which = "without" if self.corruptions else "with"
                 raise UserError(f"{name}={value}: this is possible only {which} corruptions; leave it out.")
@@ -77,8 +75,8 @@ class Evaluate(MergeOption, EngineOptions["Evaluation | CorruptionEvaluation"], 
         loading["progress"] = self.progress("evaluating")
         if self.corruptions:
             return self._evaluate_corruptions(loading)
-        loading["predictions"] = None if self.predictions is None else check_prediction_file(self.predictions)
-        labels = None if self.labels is None else find_labels(self.labels)
+        loading["predictions"] = None if self.out is None else check_prediction_file(self.out)
+        labels = None if self.label_sets is None else find_labels(self.label_sets)
         split, source = choose_split((open_dataset if labels is None else open_images)(self.data), self.split)
         model = self.open_engine(len(source), merge=self.merge)
         return evaluate_classifier(model, split, source, label_space=self.label_space, label_sets=labels, **loading)
@@ -86,18 +84,21 @@ class Evaluate(MergeOption, EngineOptions["Evaluation | CorruptionEvaluation"], 
     def _evaluate_corruptions(self, loading: dict[str, Any]) -> CorruptionEvaluation:
         from vitreous.data.corrupt import CORRUPTIONS, STRENGTHS
         from vitreous.data.opening import choose_split, open_dataset
+        from vitreous.evaluation.prediction_file import FORMATS
         from vitreous.inference.corruptions import evaluate_corruptions
         from vitreous.inference.matching import match_classes
 
         kinds = tuple(dict.fromkeys(CORRUPTIONS if self.kinds is None else self.kinds))
-        strengths = STRENGTHS if self.severity is None else tuple(sorted(set(self.severity)))
+        strengths = STRENGTHS if self.severities is None else tuple(sorted(set(self.severities)))
         if unknown := [kind for kind in kinds if kind not in CORRUPTIONS]:
             raise UserError(f"kinds: {unknown[0]!r}: no such corruption; there are {', '.join(CORRUPTIONS)}.")
-        for name, values in (("kinds", kinds), ("severity", strengths)):
+        for name, values in (("kinds", kinds), ("severities", strengths)):
             if not values:
                 raise UserError(f"{name}: give at least one, or leave it out for all.")
         folder = None
         if self.out is not None:  # before anything is measured, which takes long
+            if Path(self.out).suffix.lower() in FORMATS:
+                raise UserError(f"out={self.out}: corruptions are written to a folder; give it another name.")
             folder = output_folder(self.out)
             for name in CORRUPTION_FILES:
                 check_file(folder / name)
@@ -266,7 +267,6 @@ class Report(PreprocessOption, SplitOption, Verb[Path]):
     """DATA: Data to measure the model on. Default: the results of the run, or none for a bundle."""
     out: str | Path | None = None
     """FILE: The file to write. Default: report.html in the run folder, or NAME-report.html in the current folder."""
-    json_help: ClassVar[str] = ""
 
     def run(self) -> Path:
         """Write the page and return its path; a page of ours is replaced, any other file is not."""

@@ -87,10 +87,15 @@ class Explain(
 
         for one in result:
             if isinstance(one, ImageError):
-                yield {"path": one.name, "error": one.reason}
+                yield error_json(one)
             else:
                 names = ("path", "method", "label", "score")
                 yield {**{name: getattr(one, name) for name in names}, "files": list(map(str, one.files))}
+
+
+def error_json(error: ImageError) -> dict[str, Any]:
+    """What --json prints for an image that cannot be read."""
+    return {"path": error.name, "error": error.reason}
 
 
 class WrittenPage(NamedTuple):
@@ -119,7 +124,7 @@ class Walkthrough(PreprocessOption, PerImageVerb["list[WrittenPage | ImageError]
     middle, and the query of the class token if the prediction is read from it."""
     out: str | Path = "walkthroughs"
     """FOLDER: Folder for the pages, NAME-walkthrough.html."""
-    json_help: ClassVar[str] = ""
+    json_help: ClassVar[str] = "Print one JSON list, with one object per image."
 
     def run(self) -> list[WrittenPage | ImageError]:
         from vitreous.data.opening import list_images
@@ -172,6 +177,13 @@ class Walkthrough(PreprocessOption, PerImageVerb["list[WrittenPage | ImageError]
     def line(self, one: WrittenPage) -> str:
         return f"{one.image}: {one.page}: open it in a browser."
 
+    def to_json(self, result: list[WrittenPage | ImageError]) -> Any:
+        """{"path", "files"} or {"path", "error"} per image."""
+        return [
+            {"path": str(one.image), "files": [str(one.page)]} if isinstance(one, WrittenPage) else error_json(one)
+            for one in result
+        ]
+
     def status(self, result: list[WrittenPage | ImageError]) -> int:
         """1 if an image could not be read."""
         return int(not all(isinstance(one, WrittenPage) for one in result))
@@ -201,7 +213,7 @@ class Reconstruct(PerImageVerb["ImageResults[Reconstruction | ImageError]"]):
     out: str | Path | None = "reconstructed"
     """FOLDER: Folder for the results, NAME-reconstructed.png."""
     streams: ClassVar[bool] = True
-    json_help: ClassVar[str] = ""
+    json_help: ClassVar[str] = "Print one JSON object per image."
 
     def run(self) -> ImageResults[Reconstruction | ImageError]:
         """An iterator; each reconstruction is computed and written on demand."""
@@ -225,6 +237,14 @@ class Reconstruct(PerImageVerb["ImageResults[Reconstruction | ImageError]"]):
         numbered = ((number, path, *files[number]) for number, path in enumerate(paths))
         drawn = results_or_errors(partial(_reconstruct, autoencoder, bundle), numbered)
         return ImageResults(drawn, lambda one: isinstance(one, ImageError))
+
+    def to_json(self, result: ImageResults[Reconstruction | ImageError]) -> Iterator[dict[str, Any]]:
+        """{"path", "files"} or {"path", "error"} per image."""
+        for one in result:
+            if isinstance(one, Reconstruction):
+                yield {"path": str(one.path), "files": [] if one.file is None else [str(one.file)]}
+            else:
+                yield error_json(one)
 
     def line(self, one: Reconstruction) -> str:
         return f"{one.path}: {one.file}"

@@ -62,7 +62,7 @@ class Fit(RunOptions, FitRequest, Verb["FitResult"]):
 
         self.check()
         run = run_folder(self.out, self.data, run_name(self.data))
-        runtime = join_runtime(self.workers, self.device, self.shard, self.tensorboard)
+        runtime = join_runtime(self.workers, self.device, self.fsdp, self.tensorboard)
         request = request_of(FitRequest, self)
         return train(request, run, runtime, self.active_callbacks, Labelled(), overwrite=self.overwrite)
 
@@ -98,7 +98,7 @@ class Pretrain(RunOptions, PretrainRequest, Verb["PretrainResult"]):
             shared = [one.name for kind in (TrainingRequest, RunOptions) for one in fields(kind)]
             options = {name: getattr(self, name) for name in shared} | {"out": run}
             return PretrainResult.of_fit(Fit(self.data, **options, callbacks=self.callbacks).run())
-        runtime = join_runtime(self.workers, self.device, self.shard, self.tensorboard)
+        runtime = join_runtime(self.workers, self.device, self.fsdp, self.tensorboard)
         request = request_of(PretrainRequest, self)
         return train(request, run, runtime, self.active_callbacks, Unlabelled(), overwrite=self.overwrite)
 

@@ -78,25 +78,25 @@ class Model:
 
     @overload
     def predict(  # type: ignore[overload-overlap]  # a str is a sequence of str too, and means one image
-        self, image: ImageInput, top: int = 5
+        self, image: ImageInput, top_k: int = 5
     ) -> Prediction: ...
 
     @overload
-    def predict(self, image: Sequence[ImageInput], top: int = 5) -> list[Prediction]: ...
+    def predict(self, image: Sequence[ImageInput], top_k: int = 5) -> list[Prediction]: ...
 
     @checked
-    def predict(self, image: ImageInput | Sequence[ImageInput], top: Count = 5) -> Prediction | list[Prediction]:
+    def predict(self, image: ImageInput | Sequence[ImageInput], top_k: Count = 5) -> Prediction | list[Prediction]:
         """The predicted classes of an image, best first; of a list, one prediction for each image.
 
         An image is a file, the bytes of one, a Pillow image, an array (H, W) or (H, W, C) uint8, or a tensor (H, W) or
         (C, H, W) uint8. In a list, a folder stands for all images in it.
         """
         if not isinstance(image, IMAGE_TYPES):
-            return predict(self.bundle, image, top=top)
+            return predict(self.bundle, image, top_k=top_k)
         if isinstance(image, str | Path) and (Path(image).is_dir() or is_shards(image)):
             what = "this is a folder" if Path(image).is_dir() else "these are shards"
             raise UserError(f"{image}: {what}, not an image; give it in a list: predict([{str(image)!r}]).")
-        return predict(self.bundle, image, top=top)[0]
+        return predict(self.bundle, image, top_k=top_k)[0]
 
     @checked
     def evaluate(self, data: str | Path, *, split: Split | None = None) -> Evaluation:

@@ -145,7 +145,7 @@ def _show_fits(rows: list[ModelRow]) -> None:
     print_wide(
         table(("model", "pixels#", "weights GB#", "image MB#", *(f"{name}#" for name in names), "choose"), listed),
         "Largest batch per GPU for each way to divide a training with AdamW in mixed precision (bfloat16).\n"
-        "DDP: every GPU holds all weights, gradients and moments. shard (--shard, FSDP): an equal part of them.\n"
+        "DDP: every GPU holds all weights, gradients and moments. shard (--fsdp, FSDP): an equal part of them.\n"
         "activation_checkpointing: blocks are computed again in the backward pass, which takes a third more time.\n"
         f"{RESERVED_FRACTION:.0%} of the memory is left free. Computed; docs/scale.md says how far it agrees with "
         "measurements.",

@@ -49,7 +49,7 @@ class RunOptions(WorkersOption, DeviceOption):
 
     out: str | Path | None = None
     """RUN: The run folder. Default: runs/ and the name of the data."""
-    shard: bool = False
+    fsdp: bool = False
     """Divide the weights among the processes that torchrun started (FSDP), rather than giving each a copy."""
     tensorboard: bool = False
     """Also write curves for TensorBoard to the run folder."""

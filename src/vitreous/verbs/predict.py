@@ -34,7 +34,7 @@ class PredictOptions(MergeOption, EngineOptions[R]):
     """Options of all predictions."""
 
     _: KW_ONLY
-    top: Count = 5
+    top_k: Count = 5
     """COUNT: How many labels to give per image."""
 
     def predict_each(self, images: ImageInput | Sequence[ImageInput]) -> Iterator[Prediction]:
@@ -49,7 +49,7 @@ class PredictOptions(MergeOption, EngineOptions[R]):
 
         batch_size = min(self.batch_size or model.engine.batch_size, len(named))
         check_inference_memory(model.config, model.engine.preprocess, batch_size)
-        progress, top = self.progress("predicting"), self.top
+        progress, top = self.progress("predicting"), self.top_k
         return predict_images(model, named, len(named), top=top, batch_size=batch_size, embed=embed, progress=progress)
 
 
@@ -87,7 +87,7 @@ class PredictToFiles(PredictOptions[R]):
         file, named = check_prediction_file(out), ImageList(images)
         model = self.open_engine(len(named), merge=self.merge, classifier=not self.embed)
         unreadable: dict[str, str] = {}
-        columns, top = predicted_columns(embed=self.embed), min(self.top, len(model.labels))
+        columns, top = predicted_columns(embed=self.embed), min(self.top_k, len(model.labels))
         with prediction_file(file, top, columns) as write:
             for one in self.predict_named(named, model, embed=self.embed):
                 if one.error is not None:
@@ -130,7 +130,7 @@ class PredictToFiles(PredictOptions[R]):
                 place,
                 request,
                 sources,
-                top=self.top,
+                top=self.top_k,
                 embed=self.embed,
                 work_slice=work_slice,
                 batch_size=self.batch_size,

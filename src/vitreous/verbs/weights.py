@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 from vitreous.arguments import Count, OneOf, Range, SideLength, TokenMerge
 from vitreous.cli.terminal import printable
@@ -190,7 +190,7 @@ class Export(Verb[Path]):
     What is written for OpenVINO or ONNX was compared with the network on images, and is refused where it differs.
     """
 
-    source: str | Path | Bundle
+    model: str | Path | Bundle
     """MODEL: A bundle, a run folder, or anything that `vitreous import` reads."""
     out: str | Path
     """OUT: What to write: a folder that is new, empty or an earlier export; for google, a file that ends in .npz."""
@@ -214,7 +214,6 @@ class Export(Verb[Path]):
     """COUNT: For openvino and onnx, how many tokens to merge per block. Default: as the model says."""
     preprocess: Preprocess | str | None = None
     """TEXT: For openvino and onnx, changes to the model's preprocessing, such as "size=384"."""
-    json_help: ClassVar[str] = ""
 
     def run(self) -> Path:
         from vitreous.inference.engine_folder import CARD, METADATA, save_engine
@@ -230,7 +229,7 @@ class Export(Verb[Path]):
         else:
             out = check_file(out)
         self._check_options()
-        bundle = open_model(self.source, self.preprocess, self.merge)
+        bundle = open_model(self.model, self.preprocess, self.merge)
         check_apart(out, bundle.path)
         if self.to in FORMATS:
             return write_weights(out, bundle, self.to)
@@ -253,6 +252,18 @@ class Export(Verb[Path]):
             if getattr(self, name) is not None and engine is None:
                 engines = " or ".join(name for name, kind in ENGINES.items() if kind.files)
                 raise UserError(f"{name}: only for an export to {engines}, not to {self.to}; leave it out.")
+
+    def to_json(self, result: Path) -> Any:
+        """{"path", "format"}, and for OpenVINO and ONNX "verified" and, in int8, "accuracy"."""
+        from vitreous.inference.engine_folder import read_metadata
+        from vitreous.weights.formats import FORMATS
+
+        found: dict[str, Any] = {"path": str(result), "format": self.to}
+        if self.to not in FORMATS:
+            metadata = read_metadata(result)
+            found |= {"verified": asdict(metadata.verified)}
+            found |= {} if metadata.accuracy is None else {"accuracy": asdict(metadata.accuracy)}
+        return found
 
     def show(self, result: Path) -> None:
         from vitreous.inference.engine_folder import read_metadata

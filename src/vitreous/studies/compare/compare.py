@@ -64,7 +64,7 @@ WRITING_SECONDS = 2.0  # what the page takes on two quiet cores
 MAX_TIMED_STEP = 0.1
 """The fraction of a budget that a step which is timed may take: a longer one does not fit often enough anyway."""
 SHOWN_PLAN_FIELDS = ("evaluations", "val_images", "measured_images")  # fields of the plan that the page shows
-GROWING_FIELDS = ("models", "fractions", "seeds")  # fields of a request that may grow when a comparison goes on
+GROWING_FIELDS = ("models", "fractions", "repeats")  # fields of a request that may grow when a comparison goes on
 
 
 def compare(

@@ -96,7 +96,7 @@ class CellKey(NamedTuple):
 def cells_of(models: Sequence[str], request: CompareRequest) -> list[CellKey]:
     """In the order in which they are done: all models side by side, so that an early end can be compared."""
     fractions = sorted(request.fractions)
-    return [CellKey(m, fraction, seed) for seed in range(request.seeds) for fraction in fractions for m in models]
+    return [CellKey(m, fraction, seed) for seed in range(request.repeats) for fraction in fractions for m in models]
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ def plan_comparison(
     val, measured: how many images there are. evaluations: in each training, at most.
     """
     trained = {name: speed for name, speed in speeds.items() if speed.step_flops}
-    cells = len(request.fractions) * request.seeds
+    cells = len(request.fractions) * request.repeats
     parts, tuned_parts = len(trained) * cells, len(trained) * (cells + TRIAL_FRACTION * len(RATE_FACTORS))
     fewest_evaluations = evaluations if "evaluations" in request.overrides else 1
     fewest_images = min(val, MIN_IMAGES)
@@ -163,9 +163,9 @@ def plan_comparison(
         slow = max(trained, key=lambda name: trained[name].step)
         raise UserError(
             f"budget {deadline.text!r}: too short for {parts} cells ({len(trained)} models x "
-            f"{len(request.fractions)} fractions x {request.seeds} seeds) of at least {MIN_STEPS} steps each, of which "
-            f"{slow} takes about {trained[slow].step:.2g} s for one here; give at least {first}, or {second} to try "
-            f"{len(RATE_FACTORS)} learning rates for each model too."
+            f"{len(request.fractions)} fractions x {request.repeats} seeds) of at least {MIN_STEPS} steps each, of "
+            f"which {slow} takes about {trained[slow].step:.2g} s for one here; give at least {first}, or {second} to "
+            f"try {len(RATE_FACTORS)} learning rates for each model too."
         )
     fitting = (
         VALIDATION_FRACTION

@@ -266,7 +266,7 @@ def _join(context: SelfTrainContext, labelling: Labelling, choice: Choice) -> So
     again = train.subset(np.tile(np.arange(len(train)), times))
     labels = np.concatenate([again.labels, choice.labels[rows]])
     soft: Probabilities | None = None
-    if context.request.labels == "soft":
+    if context.request.pseudo_labels == "soft":
         certain = np.eye(len(classes), dtype=np.float32)[again.labels]
         soft = np.concatenate([certain, labelling.probabilities[rows]])
     others = context.unlabelled.subset(labelling.index[rows])

@@ -193,7 +193,7 @@ def _run_round(context: SelfTrainContext, number: int) -> FitResult:
             data=lambda training: student_data(context, training, number),
             is_split=True,
             typical=context.labelled.train,  # validation and test images are like these
-            name=f"a noised student of round {number}, {request.labels} labels",
+            name=f"a noised student of round {number}, {request.pseudo_labels} labels",
         )
     return train(fit, place, context.runtime, context.callbacks, method)
 
