@@ -9,8 +9,22 @@ import torch
 from support.known_model import bright_model
 from support.numpy_vit import NumpyViT, softmax
 from support.tiny_models import random_images, random_model
-from vitreous.explain.attention import attention_distance, attention_maps, mean_distance, pool_maps, rollout_maps
+from vitreous.data.augment import normalise
+from vitreous.data.view import make_view
+from vitreous.explain.attention import (
+    attention_distance,
+    attention_maps,
+    attention_sinks,
+    find_sinks,
+    mean_distance,
+    pool_maps,
+    rollout_maps,
+)
+from vitreous.explain.explanation import Explainer
+from vitreous.explain.request import ExplanationRequest
+from vitreous.inference.opening import open_model
 from vitreous.model import neighbourhood
+from vitreous.model.network import evaluating
 from vitreous.model.trace import Trace
 
 VARIANTS = {
@@ -232,3 +246,28 @@ def test_queries_that_look_at_no_patch_are_left_out_of_the_mean():
     among = torch.tensor([[[[0.0, 1, 0], [0, 0, 0], [0.5, 0.5, 0]]]])
     between = torch.tensor([[0.0, 4, 8], [4, 0, 4], [8, 4, 0]])
     assert mean_distance(among, between).tolist() == [[(4 + 6) / 2]]
+
+
+def test_a_sink_gets_much_attention_from_nearly_all_tokens():
+    """By hand: of 20 patches, patch 3 gets most of every query and head, patch 7 most of a single head's."""
+    attention = torch.full((1, 4, 21, 21), 0.01)
+    attention[:, :, :, 1 + 3] = 0.5
+    attention[:, 0, :, 1 + 7] = 0.9
+    assert attention_sinks(attention, 1)[0].nonzero()[:, 0].tolist() == [3]
+    assert not attention_sinks(torch.rand(2, 4, 21, 21), 1).any()
+    one_query = torch.full((1, 4, 21, 21), 0.01)
+    one_query[:, :, 5, 1 + 3] = 0.8  # only one token attends to it
+    assert not attention_sinks(one_query, 1).any()
+
+
+def test_the_published_model_has_sinks_in_its_late_layers(shared_data):
+    """Darcet et al. and docs/analysis.md: from layer 8 on, four tokens of a ViT-Ti/16 are outliers."""
+    bundle = open_model(shared_data / "vit_ti16_augreg_in21k_ft_in1k.safetensors", None)
+    image = sorted((shared_data / "pets" / "test" / "Bombay").iterdir())[3]
+    view = normalise(make_view(image, bundle.preprocess)[None], bundle.preprocess)
+    with evaluating(bundle.model):
+        found = {layer: int(find_sinks(bundle.model, view, [layer]).sum()) for layer in range(12)}
+    assert all(found[layer] == 0 for layer in range(7))
+    assert all(found[layer] in (3, 4) for layer in (9, 10, 11))
+    explainer = Explainer(bundle, ExplanationRequest(method="attention", layer=-1))
+    assert len(explainer.explain(image).sinks) == found[11]

@@ -30,7 +30,7 @@ def test_every_quantity_is_the_paper_s(subtests):
                     model, images[0].double().numpy(), found.cell, found.query_token, found.layer, head
                 )
                 compared = {field.name for field in fields(Steps)} - set(truth)
-                assert compared == {"config", "grid", "cell", "layer", "head", "query_token", "pooled"}
+                assert compared == {"config", "grid", "cell", "layer", "head", "query_token", "pooled", "sinks"}
                 for quantity, expected in truth.items():
                     shown = getattr(found, quantity)
                     if expected is None:

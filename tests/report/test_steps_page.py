@@ -1,5 +1,7 @@
 """The page of steps: every number on it against the paper's equations in NumPy."""
 
+import base64
+import io
 import re
 from html.parser import HTMLParser
 
@@ -148,6 +150,19 @@ def check_classes(shown, truth):
     assert [float(row[1]) for row in found] == pytest.approx(truth["logits"][order].tolist(), abs=1e-3)
     shares = [float(row[2].split()[0]) for row in found]
     assert shares == pytest.approx((100 * truth["probabilities"][order]).tolist(), abs=0.06)
+
+
+def test_maps_are_in_colour_on_a_black_image_too(tmp_path):
+    """Darkness alone would show nothing on it."""
+    Image.new("RGB", (40, 30)).save(tmp_path / "a.png")
+    text = write_page(bundle_of(), tmp_path / "a.png", out=tmp_path / "out").read_text()
+    veils = re.findall(r'<image href="data:image/png;base64,([^"]+)"[^>]*class="cells"', text)
+    assert veils
+    for veil in veils:
+        pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(veil))).convert("RGBA")).reshape(-1, 4).astype(int)
+        brightness = pixels[:, :3].sum(axis=1)
+        assert brightness.max() > brightness.min() + 200
+        assert pixels[:, 3].min() > 100  # its colour covers the image also where the value is low
 
 
 def test_names_cannot_break_it_and_it_needs_nothing_else(tmp_path):

@@ -18,7 +18,8 @@ from vitreous.data.augment import eval_view, normalise
 from vitreous.data.decode import ImageError, open_image
 from vitreous.explain import explanation
 from vitreous.explain.methods import Maps
-from vitreous.explain.overlay import CAPTION, GAP, overlay
+from vitreous.explain.overlay import CAPTION, GAP, colour_levels, overlay
+from vitreous.explain.patch_geometry import PatchGeometry
 from vitreous.explain.request import EXPLANATION_METHODS
 from vitreous.verbs.explain import explain
 from vitreous.verbs.predict import predict
@@ -127,13 +128,30 @@ def test_an_opened_image_that_is_cut_short_is_told(tmp_path):
         Model(bright_bundle()).explain(opened)
 
 
-def test_an_overlay_glows_where_the_map_is_high_and_is_dark_where_nothing_was_seen():
+def test_an_overlay_shows_the_whole_image_and_frames_what_was_seen():
     found = Model(bright_bundle()).explain(image_with_light((32, 64), (24, 8, 32, 16)), method="attention")
     pixels = np.asarray(found.overlay()).astype(int)
     assert pixels.shape == (32, 64, 3)
     assert pixels[12, 28].min() < pixels[12, 28].max() - 30, "coloured"
-    assert pixels[25, 40].max() > pixels[25, 3].max(), "seen is brighter than unseen"
-    assert pixels[25, 3].max() == pixels[25, 3].min(), "unseen is grey"
+    left, top, right, bottom = (round(side) for side in found.geometry.box)
+    assert (left, top, right, bottom) == (8, 0, 56, 32)
+    assert pixels[25, left + 3].max() > pixels[25, left + 3].min() + 20, "what was seen is coloured"
+    assert pixels[25, 3].tolist() == [30, 30, 30], "the rest is grey, at three quarters of its 40"
+    assert (pixels[:, [left - 1, right]] == 255).all(), "a white frame lies around"
+    assert (pixels[25, [left - 2, right + 1]] == 30).all(), "and is thin"
+
+
+def test_a_few_attention_sinks_do_not_take_the_whole_scale():
+    """Four of 196 patches with a hundred times as much leave the others their colours."""
+    map = np.ones((14, 14), np.float32)
+    map[5:9, 5:9] = np.linspace(2, 10, 16).reshape(4, 4)
+    map[[0, 0, 13, 13], [0, 13, 0, 13]] = 1000
+    levels = colour_levels(map)
+    assert levels[1, 1] == 0
+    assert levels[0, 0] == levels[13, 13] == 255
+    assert np.diff(levels[5:9, 5:9].ravel().astype(int)).min() >= 0
+    assert levels[6, 6] > 60
+    assert levels[5:9, 5:9].max() > 200
 
 
 def test_a_grid_is_drawn_at_the_size_that_it_has(monkeypatch):
@@ -159,8 +177,8 @@ def test_a_map_of_a_single_small_patch_glows():
     map = np.zeros((100, 100), np.float32)
     map[50:55, 50:55] = 0.01
     image = Image.new("RGB", (100, 100), "grey")
-    for seen in (None, np.ones((100, 100), bool)):
-        pixels = np.asarray(overlay(image, map, seen)).astype(int)
+    for geometry in (None, PatchGeometry((100, 100), (0, 0, 100, 100), (20, 20), (5, 5))):
+        pixels = np.asarray(overlay(image, map, geometry)).astype(int)
         assert pixels[52, 52].sum() > pixels[10, 10].sum() + 100
     even = np.asarray(overlay(image, np.full((100, 100), 3, np.float32)))
     assert len(np.unique(even.reshape(-1, 3), axis=0)) == 1

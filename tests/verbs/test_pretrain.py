@@ -1,6 +1,7 @@
 """`pretrain` as a person uses it: tiny trainings without labels, every promise of the run folder."""
 
 import json
+import re
 import shutil
 from functools import cache
 from types import SimpleNamespace
@@ -95,6 +96,19 @@ def test_a_lost_report_is_written_again_as_it_was(finished, packed, tmp_path, me
     assert write_report(run, out=tmp_path / "page.html").read_text() == page
     with pytest.raises(UserError, match=f"{run}: .*{packed}"):
         write_report(run, data=packed)
+
+
+def test_the_page_of_dino_shows_what_each_head_attends_to(finished):
+    """On images that were set aside: an image, and one map per head of the last layer."""
+    run, _, _ = vars(finished("dino")).values()
+    page = (run / "report.html").read_text()
+    model = load_bundle(run).model.config
+    heads = re.findall(r"<figcaption>layer (\d+), head (\d+)</figcaption>", page)
+    assert {int(layer) for layer, _ in heads} == {model.depth - 1}
+    images = page.count("<figcaption>image</figcaption>")
+    assert 0 < images <= 4
+    assert [int(head) for _, head in heads] == [*range(model.heads)] * images
+    assert "<figcaption>image</figcaption>" not in (finished("mae").run / "report.html").read_text()
 
 
 def test_without_its_images_a_report_is_written_without_them(flat, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from base64 import b64encode
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -18,10 +19,11 @@ from vitreous.arguments import shown
 from vitreous.data.augment import normalise
 from vitreous.data.view import ImageInput, image_and_view
 from vitreous.errors import UserError
+from vitreous.explain.attention import describe_sinks, find_sinks
 from vitreous.explain.methods import check_request, compute_maps, default_method
-from vitreous.explain.overlay import encode, mark, overlay, tile
+from vitreous.explain.overlay import SCALE, encode, mark, overlay, tile
 from vitreous.explain.patch_geometry import PatchGeometry, place_cells, place_patches
-from vitreous.explain.request import ExplanationRequest
+from vitreous.explain.request import EXPLANATION_METHODS, ExplanationRequest
 from vitreous.inputs import utf8_text
 from vitreous.model.network import TracesAttention, check_numbers, evaluating
 from vitreous.model.predictions import class_probabilities, predicted_class
@@ -51,7 +53,14 @@ class Explanation:
     score: float | None = None  # the probability of that class
     query: tuple[float, float] | None = None
     """The point whose attention is shown, x and y in pixels; None for the attention of the prediction."""
+    sinks: tuple[int, ...] = ()
+    """Patches that are attention sinks in one of the layers, counted row by row; of maps of attention only."""
     files: tuple[Path, ...] = ()  # what `vitreous explain` wrote of it
+
+    @property
+    def note(self) -> str:
+        """What a reader must know of the map: whether it shows attention sinks; else nothing."""
+        return describe_sinks(self.sinks, math.prod(self.maps.shape[2:]))
 
     @property
     def map(self) -> NDArray[np.float32]:
@@ -59,24 +68,30 @@ class Explanation:
         return self.geometry.upsample(self.maps.mean(axis=(0, 1)))
 
     def overlay(self, longest: int | None = None) -> Image.Image:
-        """The map over the image; what the model did not see is dark, and the query point has a ring.
+        """The map over the image, of which a frame shows what the model saw; the query point has a ring.
 
         longest: pixels of its longer side, at most; None for the image's own size.
         """
         image, place = self._at_most(longest) if longest else (self.image, self.geometry)
         return self._drawn(image, place, self.maps.mean(axis=(0, 1)))
 
-    def grid(self) -> Image.Image:
-        """Every map over the image: one row per layer, one column per head; a single row or column is wrapped."""
-        small, place = self._at_most(PANEL)
-        panels, captions = [], []
+    def panels(self, longest: int = PANEL) -> list[tuple[str, Image.Image]]:
+        """Every map over the image, with its layer and head; longest: pixels of the longer side, at most."""
+        small, place = self._at_most(longest)
+        found = []
         for i, layer in enumerate(self.maps):
             for j, head in enumerate(layer):
-                panels.append(self._drawn(small, place, head))
                 caption = [f"layer {self.layers[i]}"] if self.layers else []
-                captions.append(", ".join(caption + ([f"head {self.heads[j]}"] if self.heads else [])))
+                caption += [f"head {self.heads[j]}"] if self.heads else []
+                found.append((", ".join(caption), self._drawn(small, place, head)))
+        return found
+
+    def grid(self) -> Image.Image:
+        """Every map over the image: one row per layer, one column per head; a single row or column is wrapped."""
+        captions, panels = zip(*self.panels(), strict=True)
         rows, columns = self.maps.shape[:2]
-        return tile(panels, captions, columns if min(rows, columns) > 1 else min(4, rows * columns))
+        across = columns if min(rows, columns) > 1 else min(4, rows * columns)
+        return tile(panels, captions, across, f"{SCALE}; each map by itself")
 
     def _repr_html_(self) -> str:
         """The overlay with its caption, for a notebook."""
@@ -84,7 +99,7 @@ class Explanation:
         image = b64encode(encode(_enlarged(self.overlay(NOTEBOOK_SIDE)))).decode()
         return (
             f'<figure><img src="data:image/png;base64,{image}" alt="">'
-            f"<figcaption>{escape(f'{label}{self.method}')}</figcaption></figure>"
+            f"<figcaption>{escape(f'{label}{self.method}. {SCALE}. {self.note}')}</figcaption></figure>"
         )
 
     def _at_most(self, longest: int) -> tuple[Image.Image, PatchGeometry]:
@@ -95,7 +110,7 @@ class Explanation:
 
     def _drawn(self, image: Image.Image, place: PatchGeometry, patches: NDArray[np.float32]) -> Image.Image:
         """The patches' numbers over the image, which may have been made smaller."""
-        made = overlay(image, place.upsample(patches), place.seen())
+        made = overlay(image, place.upsample(patches), place)
         if self.query is not None:
             mark(made, self.query[0] * made.width / self.image.width, self.query[1] * made.height / self.image.height)
         return made
@@ -153,15 +168,18 @@ class Explainer:
         whole, place = seen.image, None
         if isinstance(model, TracesAttention):
             place = place_patches(whole.height, whole.width, preprocess, model.config.patch)
+        view, sinks = normalise(seen.view[None], preprocess).to(model.device), ()
         with evaluating(model):
             found = compute_maps(
                 model,
-                normalise(seen.view[None], preprocess).to(model.device),
+                view,
                 self.method,
                 layer=self.layer,
                 targets=None if self.target is None else torch.tensor([self.target], device=model.device),
                 query=None if self.query is None or place is None else place.patch_at(*self.query),
             )
+            if isinstance(model, TracesAttention) and not EXPLANATION_METHODS[self.method].explains_class:
+                sinks = tuple(find_sinks(model, view, found.layers)[0].nonzero()[:, 0].tolist())
         logits, maps = found.logits[0].cpu(), found.maps[0].cpu()
         check_numbers(logits, "scores", path)
         check_numbers(maps, "maps", path)
@@ -188,6 +206,7 @@ class Explainer:
             label=label,
             score=score,
             query=self.query,
+            sinks=sinks,
         )
 
 

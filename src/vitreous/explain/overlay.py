@@ -13,39 +13,54 @@ from torch import Tensor
 
 from vitreous.config.data import Preprocess
 from vitreous.data.batch import Batch
+from vitreous.explain.patch_geometry import PatchGeometry
 from vitreous.objectives.mae import MaskedAutoencoder
 from vitreous.storage.overwrite import GENERATOR
 
-UNSEEN = 0.35  # brightness of what the model did not see
-STRENGTH = 0.72  # how much of the image the strongest colour covers
+BRIGHTNESS = 0.75  # of the image below a map
+CLIPPED = 0.03
+"""Highest fraction of a map's pixels, all in the last colour: else a few attention sinks would take the whole scale."""
 GAP = 6
 CAPTION = 18
 
-_LEVELS = np.linspace(0, 1, 256)
-COLOURS: NDArray[np.uint8] = (colormaps["inferno"](_LEVELS)[:, :3] * 255).astype(np.uint8)
-"""(256, 3): the colour of each level of a map."""
-COVER: NDArray[np.uint8] = (255 * STRENGTH * np.sqrt(_LEVELS)).astype(np.uint8)
+COLOURS: NDArray[np.uint8] = (colormaps["viridis"](np.linspace(0, 1, 256))[:, :3] * 255).astype(np.uint8)
+"""(256, 3): the colour of each level of a map. Its brightness rises evenly, also for the colour-blind."""
+COVER: NDArray[np.uint8] = np.full(256, 153, np.uint8)
 """(256,): how much of the image it covers, 0 to 255."""
+SCALE = f"blue: least, yellow: most; the highest {100 * CLIPPED:.0f}\u00a0% share one colour"
 
 
-def overlay(image: Image.Image, map: NDArray[np.floating], seen: NDArray[np.bool_] | None = None) -> Image.Image:
-    """The image in grey with the map (height, width) over it: where it is high, glowing; where low, dark.
-
-    The map is scaled to its own range, but for the highest half per cent, which a single patch may take for itself.
-    seen: (height, width), where the model looked; the rest is darkened.
-    """
+def colour_levels(map: NDArray[np.floating], seen: NDArray[np.bool_] | None = None) -> NDArray[np.uint8]:
+    """The colour of each number of a map: 0 for the least of those that were seen, 255 for all above the quantile."""
     inside = map if seen is None else map[seen]
-    low, high = (float(value) for value in np.quantile(inside, (0, 0.995))) if inside.size else (0.0, 0.0)
+    low, high = (float(value) for value in np.quantile(inside, (0, 1 - CLIPPED))) if inside.size else (0.0, 0.0)
     if high == low and inside.size:
-        high = float(inside.max())  # all that there is lies in less than half a per cent
-    level = np.clip((map - low) * (255 / ((high - low) or 1.0)), 0, 255).astype(np.uint8)
-    grey = image.convert("L")
-    base = grey.point([round(0.75 * value) for value in range(256)]).convert("RGB")
-    made = Image.composite(Image.fromarray(COLOURS[level]), base, Image.fromarray(COVER[level]))
-    if seen is None:
-        return made
-    dark = grey.point([round(UNSEEN * value) for value in range(256)]).convert("RGB")
-    return Image.composite(made, dark, Image.fromarray(seen.astype(np.uint8) * 255))
+        high = float(inside.max())  # all that there is lies in less than the fraction that is clipped
+    return np.clip((map - low) * (255 / ((high - low) or 1.0)), 0, 255).astype(np.uint8)
+
+
+def draw_below(image: Image.Image) -> Image.Image:
+    """The image as it is below a map: grey, and a little darker, so that all colour is the map's."""
+    return image.convert("L").point([round(BRIGHTNESS * value) for value in range(256)]).convert("RGB")
+
+
+def overlay(image: Image.Image, map: NDArray[np.floating], geometry: PatchGeometry | None = None) -> Image.Image:
+    """The image in grey with the map (height, width) over it in colours.
+
+    geometry: where the model looked, which gets a thin frame; what it did not see stays grey.
+    """
+    seen = None if geometry is None else geometry.seen()
+    level = colour_levels(map, seen)
+    base = draw_below(image)
+    cover = COVER[level] if seen is None else np.where(seen, COVER[level], 0).astype(np.uint8)
+    made = Image.composite(Image.fromarray(COLOURS[level]), base, Image.fromarray(cover))
+    if seen is not None and not seen.all():
+        rows, columns = (np.flatnonzero(seen.any(axis=axis)) for axis in (1, 0))
+        if len(rows) and len(columns):
+            width = max(1, max(image.size) // 300)  # around what was seen, so that nothing of it is hidden
+            box = columns[0] - width, rows[0] - width, columns[-1] + width, rows[-1] + width
+            ImageDraw.Draw(made).rectangle([int(side) for side in box], outline="white", width=width)
+    return made
 
 
 def encode(image: Image.Image, kind: str = "PNG") -> bytes:
@@ -64,16 +79,21 @@ def mark(image: Image.Image, x: float, y: float) -> None:
         pen.ellipse((x - reach, y - reach, x + reach, y + reach), outline=colour, width=max(1, radius // 3))
 
 
-def tile(images: Sequence[Image.Image], captions: Sequence[str], columns: int) -> Image.Image:
-    """Images of one size side by side, row after row, each with its caption above."""
+def tile(images: Sequence[Image.Image], captions: Sequence[str], columns: int, legend: str = "") -> Image.Image:
+    """Images of one size side by side, row after row, each with its caption above; below all, what colours mean."""
     width, height = images[0].size
     rows = -(-len(images) // columns)
-    page = Image.new("RGB", (columns * (width + GAP) + GAP, rows * (height + CAPTION + GAP) + GAP), "white")
+    below = CAPTION if legend else 0
+    size = columns * (width + GAP) + GAP, rows * (height + CAPTION + GAP) + GAP + below
+    page = Image.new("RGB", size, "white")
     pen, font = ImageDraw.Draw(page), ImageFont.load_default(12)
     for i, (image, caption) in enumerate(zip(images, captions, strict=True)):
         left, top = GAP + i % columns * (width + GAP), GAP + i // columns * (height + CAPTION + GAP)
         pen.text((left + 2, top + 1), caption, fill="#404040", font=font)
         page.paste(image, (left, top + CAPTION))
+    if legend:
+        page.paste(Image.fromarray(COLOURS[None]).resize((96, 10)), (GAP, page.height - below + 2))
+        pen.text((GAP + 104, page.height - below - 1), legend, fill="#404040", font=font)
     return page
 
 

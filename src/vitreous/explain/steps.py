@@ -16,6 +16,7 @@ from torch import Tensor
 
 from vitreous.config.model import ViTConfig
 from vitreous.errors import UserError
+from vitreous.explain.attention import attention_sinks
 from vitreous.model.layers import split_heads
 from vitreous.model.neighbourhood import window_mask
 from vitreous.model.position import Grid, Layout
@@ -65,6 +66,7 @@ class Steps:
     after: Numbers  # (D,) z of equation 3: the query token as it leaves the block
 
     layers: Numbers  # (L, T) the query token's weights in every layer, the mean of the heads
+    sinks: NDArray[np.bool_]  # (L, N) which patches are attention sinks in every layer
     pooled: Numbers | None  # (h, N) weights of attention pooling, where the model has it
     representation: Numbers  # (D,) y of equation 4; (2 D,) where the class token and the mean stand side by side
     logits: Numbers | None  # (K,) of the classes; None without a classifier
@@ -99,12 +101,19 @@ def follow(model: ViT, image: Tensor, *, cell: int | None = None, layer: int = -
         rows, columns = layout.grid
         followed = rows // 2 * columns + columns // 2 if cell is None else cell
         query_token = 0 if cell is None and c.pool.startswith("class") else c.prefix + followed
-        chosen, found, seen = layer % c.depth, {}, []
+        chosen, found = layer % c.depth, {}
+        seen: list[Tensor] = []
+        sinks: list[Tensor] = []
+
+        def record(attention: Tensor) -> None:  # (1, h, T, T)
+            seen.append(attention[0, :, query_token].mean(dim=0))
+            sinks.append(attention_sinks(attention, c.prefix)[0])
+
         for number, block in enumerate(model.blocks):
             assert isinstance(block, Block)
             if number == chosen:
                 found = _opened(block, z, layout, query_token, head)
-            z = block(z, layout, record=lambda attention: seen.append(attention[0, :, query_token].mean(dim=0)))
+            z = block(z, layout, record=record)
         found |= _embedding(model, image, followed, query_token)
         found |= _classification(model, image)
     numbers: dict[str, Any] = {name: None if tensor is None else tensor.cpu().numpy() for name, tensor in found.items()}
@@ -116,6 +125,7 @@ def follow(model: ViT, image: Tensor, *, cell: int | None = None, layer: int = -
         head=head,
         query_token=query_token,
         layers=torch.stack(seen).cpu().numpy(),
+        sinks=torch.stack(sinks).cpu().numpy(),
         **numbers,
     )
 

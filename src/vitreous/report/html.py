@@ -16,6 +16,7 @@ from markupsafe import Markup
 from PIL import Image
 
 from vitreous import __version__
+from vitreous.explain.overlay import COLOURS, SCALE
 from vitreous.report import numbers
 from vitreous.report.plots import line_colour, shortened
 from vitreous.storage.overwrite import GENERATOR
@@ -46,6 +47,7 @@ def _environment() -> Environment:
         finalize=_shown,
     )
     made.globals |= {"generator": GENERATOR, "version": __version__, "bar_height": numbers.BAR_HEIGHT}
+    made.globals |= {"map_colours": Image.fromarray(COLOURS[None]), "map_scale": SCALE}
     made.filters |= {one.__name__: one for one in (data_uri, line_colour, shortened)}
     made.filters |= {name: one for name, one in vars(numbers).items() if isfunction(one)}
     made.filters |= {

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from typing import NamedTuple
 
 from PIL import Image
 
@@ -30,7 +31,17 @@ DRAWN = frozenset({"step", "learning_rate", "norm"})
 FRACTIONS = ("val_knn", "entropy", "information", "val_information", "explained", "colour_accuracy")
 
 
-def pretraining_page(name: str, run: Run, rebuilt: Image.Image | None = None) -> str:
+class AttentionExample(NamedTuple):
+    """An image, and what the heads of the last layer attend to in it."""
+
+    image: Image.Image
+    heads: list[tuple[str, Image.Image]]  # each with its name
+    note: str  # on attention sinks, where there are some
+
+
+def pretraining_page(
+    name: str, run: Run, rebuilt: Image.Image | None = None, attention: Sequence[AttentionExample] = ()
+) -> str:
     """The page of a finished run.
 
     rebuilt: rows of images, what is seen of them, and what a masked autoencoder makes of it.
@@ -42,6 +53,7 @@ def pretraining_page(name: str, run: Run, rebuilt: Image.Image | None = None) ->
         name=name,
         run=run,
         rebuilt=rebuilt,
+        attention=attention,
         model=with_article(run.training.model.describe()),
         size=run.training.model.image_size,
         optimizer=optimizer,

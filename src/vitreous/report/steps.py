@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
 from vitreous.config.data import Preprocess
+from vitreous.explain.attention import describe_sinks
+from vitreous.explain.overlay import COLOURS, COVER, colour_levels, draw_below
 from vitreous.explain.steps import Numbers, Steps
 from vitreous.report.html import render
 
 TOP = 5  # tokens and classes that are listed
-DARKEST = 210  # of 255: how much of the image the lowest number of a map hides
 
 
 @dataclass(frozen=True)
@@ -34,11 +36,13 @@ def steps_page(walk: WalkthroughContent) -> str:
     square = walk.view.crop((left, top, left + c.patch, top + c.patch))
 
     def veil(values: Numbers) -> Image.Image:
-        """A pixel for each of the patches (N,): the darker, the lower its value."""
-        level = (values - values.min()) / ((values.max() - values.min()) or 1.0)
-        pixels = np.zeros((*s.grid, 4), np.uint8)
-        pixels[..., 3] = np.rint(DARKEST * (1 - level.reshape(s.grid)))
-        return Image.fromarray(pixels)
+        """A pixel for each of the patches (N,), in the colours of the maps."""
+        levels = colour_levels(values.reshape(s.grid))
+        return Image.fromarray(np.dstack([COLOURS[levels], COVER[levels]]))
+
+    def sinks(layers: NDArray[np.bool_]) -> str:
+        """What to know of the attention sinks in some layers (L, N)."""
+        return describe_sinks(np.flatnonzero(layers.any(axis=0)).tolist(), layers.shape[1])
 
     return render(
         "steps.html",
@@ -54,6 +58,8 @@ def steps_page(walk: WalkthroughContent) -> str:
         square=square.resize((160, 160), Image.Resampling.NEAREST),
         byte=int(np.atleast_1d(np.asarray(square)[0, 0])[0]),
         veil=veil,
+        sinks=sinks,
+        grey=draw_below(walk.view),
         most_attended=np.argsort(-s.weights, kind="stable")[:TOP],
         classes=[] if s.probabilities is None else np.argsort(-s.probabilities, kind="stable")[:TOP],
     )

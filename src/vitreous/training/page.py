@@ -26,6 +26,7 @@ from vitreous.evaluation.classify import ClassifiedImage
 from vitreous.explain.explanation import Explainer
 from vitreous.explain.methods import can_explain_classes
 from vitreous.explain.overlay import draw_reconstructions
+from vitreous.explain.request import ExplanationRequest
 from vitreous.explain.weight_plots import plot_weights
 from vitreous.inference.engine import open_in_torch
 from vitreous.inference.evaluation import evaluate_classifier
@@ -33,7 +34,7 @@ from vitreous.inference.opening import check_classifier, open_model
 from vitreous.model.family import count_flops
 from vitreous.objectives.mae import load_autoencoder
 from vitreous.report.page import Content, Example, Run, SplitScores, TokenLabelImage, page, weight_figures
-from vitreous.report.pretraining import pretraining_page
+from vitreous.report.pretraining import AttentionExample, pretraining_page
 from vitreous.storage.files import write_file, write_output
 from vitreous.storage.overwrite import check_file
 from vitreous.training.folder import (
@@ -53,7 +54,7 @@ from vitreous.training.teaching.token_labels import EXAMPLES, read_examples
 from vitreous.weights.bundle import CARD, Bundle
 
 MAX_EXAMPLES = 6  # images of each kind on a page
-MAX_RECONSTRUCTIONS = 4  # images that a masked autoencoder rebuilds on its page
+MAX_UNSEEN_EXAMPLES = 4  # images that a page shows of a training without labels
 EXPLANATION_FLOPS = 6e11  # floating-point operations that looking at them may take: some seconds on two cores
 RENDER_SECONDS = 2.5  # that the rest of a page takes on two quiet cores: curves, tables, and images of the weights
 NO_TIME_LEFT = (
@@ -143,7 +144,9 @@ def _page(name: str, place: str, bundle: Bundle, finished: Finished, seconds: fl
     """The page of a run, with what the training itself measured."""
     config, result, _ = finished
     if isinstance(result, PretrainResult):
-        return pretraining_page(name, _run(place, finished), _reconstruct_examples(Path(place), bundle, config))
+        rebuilt = _reconstruct_examples(Path(place), bundle, config)
+        attention = _attention_examples(Path(place), bundle, config)
+        return pretraining_page(name, _run(place, finished), rebuilt, attention)
     # test before validation, which chose the weights
     splits = [] if result.test is None else [SplitScores("test", result.test, of=result.subset_of.get("test"))]
     if (validation := result.validation) is not None:
@@ -269,25 +272,39 @@ def _token_label_examples(folder: Path, config: RunConfig) -> tuple[TokenLabelIm
     return tuple(found)
 
 
-def _reconstruct_examples(folder: Path, bundle: Bundle, config: RunConfig) -> Image.Image | None:
-    """What a masked autoencoder makes of some images that were set aside; None without one, or without them."""
-    if not (folder / "decoder").is_dir():
-        return None
-    seed = config.training.seed
+def _unseen_examples(folder: Path, config: RunConfig) -> Source | None:
+    """Some images that a training without labels set aside; None where they are no longer what or where they were."""
     try:
         opened = open_images(config.request.data)
         config.check_data(opened, folder)
-        held = hold_out(opened, seed).splits["val"]
-        loader = Loader(
-            draw_images(held, MAX_RECONSTRUCTIONS, seed),
-            bundle.preprocess,
-            batch_size=MAX_RECONSTRUCTIONS,
-            unreadable_limit=1.0,
-        )
+    except UserError:  # others may have been learned from
+        return None
+    seed = config.training.seed
+    return draw_images(hold_out(opened, seed).splits["val"], MAX_UNSEEN_EXAMPLES, seed)
+
+
+def _reconstruct_examples(folder: Path, bundle: Bundle, config: RunConfig) -> Image.Image | None:
+    """What a masked autoencoder makes of some images that were set aside; None without one, or without them."""
+    if not (folder / "decoder").is_dir() or (images := _unseen_examples(folder, config)) is None:
+        return None
+    loader = Loader(images, bundle.preprocess, batch_size=MAX_UNSEEN_EXAMPLES, unreadable_limit=1.0)
+    try:
         batch = next(iter(loader.batches()))
-    except UserError:  # the images are no longer what or where they were: others may have been learned from
+    except UserError:
         return None
     return draw_reconstructions(load_autoencoder(folder / "decoder", bundle.model), batch, bundle.preprocess)
+
+
+def _attention_examples(folder: Path, bundle: Bundle, config: RunConfig) -> list[AttentionExample]:
+    """What the heads of a model that learned by DINO attend to in some images that were set aside."""
+    if config.training.objective.kind != "dino" or (images := _unseen_examples(folder, config)) is None:
+        return []
+    explainer, found = Explainer(bundle, ExplanationRequest(method="attention", layer=-1, head="all")), []
+    for index in range(len(images)):
+        with suppress(ImageError):  # damaged since
+            seen = explainer.explain(Sample(images, index))
+            found.append(AttentionExample(seen.image, seen.panels(), seen.note))
+    return found
 
 
 def _with_examples(scored: SplitScores, bundle: Bundle, data: Data | None, until: float) -> SplitScores:

@@ -79,17 +79,18 @@ class Explain(
 
     def line(self, one: Explanation) -> str:
         label = "" if one.label is None else f"  {one.label} {one.score:.1%}"
-        return f"{one.path}{label}  {one.method}: {', '.join(map(str, one.files))}"
+        note = f"  ({len(one.sinks)} attention sinks)" if one.sinks else ""
+        return f"{one.path}{label}  {one.method}: {', '.join(map(str, one.files))}{note}"
 
     def to_json(self, result: ImageResults[Explanation | ImageError]) -> Iterator[dict[str, Any]]:
-        """{"path", "method", "label", "score", "files"} or {"path", "error"} per image."""
+        """{"path", "method", "label", "score", "sinks", "files"} or {"path", "error"} per image."""
         from vitreous.data.decode import ImageError
 
         for one in result:
             if isinstance(one, ImageError):
                 yield error_json(one)
             else:
-                names = ("path", "method", "label", "score")
+                names = ("path", "method", "label", "score", "sinks")
                 yield {**{name: getattr(one, name) for name in names}, "files": list(map(str, one.files))}
 
 

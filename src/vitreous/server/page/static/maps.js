@@ -38,7 +38,7 @@ export class Maps {
   }
 }
 
-// Linear between the centres of patches; scaled to its own range but for the highest half per cent.
+// Linear between the centres of patches; scaled to its own range but for the highest 3 %, as `overlay.py` has it.
 // cell: height and width of a patch as shares of the view.
 export function field(values, rows, columns, cell) {
   const made = new Float32Array(SIDE * SIDE);
@@ -66,7 +66,7 @@ function axis(cells, share) {
 function scale(made) {
   let low = Infinity, high = -Infinity;
   for (const value of made) { low = Math.min(low, value); high = Math.max(high, value); }
-  if (high > low) high = quantile(made, low, high, 0.995);
+  if (high > low) high = quantile(made, low, high, 0.97);
   const width = high - low || 1;
   return made.map((value) => Math.min((value - low) / width, 1));
 }
