@@ -346,6 +346,7 @@ def test_outputs_are_the_representation_and_the_logits_of_one_pass(subtests):
             hook.remove()
             assert len(passes) == 1
             linear = {"classifier": "linear"} if isinstance(model.config, ViTConfig) else {}
+            linear |= {"projection": 0} if linear else {}
             bare = build_network(replace(model.config, classes=0, **linear), seed=None).eval()
             bare.load_state_dict(model.without_classifier(model.state_dict()))
             torch.testing.assert_close(y, bare(images))

@@ -27,7 +27,8 @@ def test_model_and_trace_follow_the_equations(subtests):
             assert trace.grid == model.config.grid
             assert trace.prefix == model.config.prefix
             if model.config.pool == "attention":
-                torch.testing.assert_close(trace.pool_attention.sum(-1), torch.ones(2, model.config.heads, 1))
+                heads = model.config.pool_heads or model.config.heads
+                torch.testing.assert_close(trace.pool_attention.sum(-1), torch.ones(2, heads, 1))
 
 
 def test_a_trace_records_the_chosen_layers_only():

@@ -16,15 +16,12 @@ def expected_steps(model, image, cell, query_token, layer, head):
     patch = padded[:, row * p : (row + 1) * p, column * p : (column + 1) * p]
     E = w["patch_embed.proj.weight"].reshape(c.width, -1)
     z0 = truth.embed(image, None)
-    projected = E @ patch.reshape(-1) + w["patch_embed.proj.bias"]
+    projected = E @ patch.reshape(-1) + w.get("patch_embed.proj.bias", 0)
     z = z0 if layer == 0 else truth.tokens[layer - 1]
     name = f"blocks.{layer}"
     first = c.norm == "before"
     x = truth.norm(z, f"{name}.norm1") if first else z
-    qkv = x @ w[f"{name}.attn.qkv.weight"].T + w[f"{name}.attn.qkv.bias"]
-    q, k, v = (qkv[:, i * c.width + head * d : i * c.width + (head + 1) * d] for i in range(3))
-    if c.qk_norm:
-        q, k = truth.norm(q, f"{name}.attn.q_norm"), truth.norm(k, f"{name}.attn.k_norm")
+    q, k, v = truth.qkv(x, f"{name}.attn", head, None)
     products = k @ q[query_token]
     bias = None
     if c.position == "relative":

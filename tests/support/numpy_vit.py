@@ -4,6 +4,7 @@ Slow and literal on purpose: loops over images, patches, heads and tokens where 
 """
 
 import numpy as np
+import torch
 from scipy.special import erf
 
 
@@ -22,8 +23,20 @@ def gelu(x):
     return x * 0.5 * (1 + erf(x / np.sqrt(2)))
 
 
+def gelu_tanh(x):
+    return x * 0.5 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
 def silu(x):
-    return x / (1 + np.exp(-x))
+    return x * sigmoid(x)
+
+
+def relu(x):
+    return np.maximum(x, 0)
 
 
 class NumpyViT:
@@ -35,7 +48,7 @@ class NumpyViT:
         return layer_norm(x, self.w[f"{name}.weight"], self.w[f"{name}.bias"], self.c.norm_eps)
 
     def dense(self, x, name):
-        return x @ self.w[f"{name}.weight"].T + self.w[f"{name}.bias"]
+        return x @ self.w[f"{name}.weight"].T + self.w.get(f"{name}.bias", 0.0)
 
     def __call__(self, images, keep=None):
         return np.stack([self.image(x, None if keep is None else keep[i]) for i, x in enumerate(images)])
@@ -57,6 +70,8 @@ class NumpyViT:
             y = self.norm(y, "fc_norm")
         if c.classifier == "mlp":
             y = np.tanh(self.dense(y, "pre_logits.fc"))
+        if c.projection:
+            return self.dense(y, "projection")
         return self.dense(y, "head") if c.classes else y
 
     def embed(self, x, keep):
@@ -69,7 +84,9 @@ class NumpyViT:
         for row in range(self.rows):
             for column in range(self.columns):
                 patch = x[:, row * p : (row + 1) * p, column * p : (column + 1) * p]
-                token = np.array([(patch * E[d]).sum() for d in range(c.width)]) + self.w["patch_embed.proj.bias"]
+                token = np.array([(patch * E[d]).sum() for d in range(c.width)]) + self.w.get(
+                    "patch_embed.proj.bias", 0.0
+                )
                 patches.append(token + self.cell_position(row, column))
         z = patches if keep is None else [patches[i] for i in keep]
         prefix = []
@@ -84,7 +101,8 @@ class NumpyViT:
             if c.position == "learned-1d" and has_position:
                 prefix[i] = prefix[i] + self.w["pos_embed"][0, i]
         self.prefix = len(prefix)
-        return np.stack(prefix + z)
+        z = np.stack(prefix + z)
+        return self.norm(z, "norm_pre") if c.norm_pre else z
 
     def cell_position(self, row, column):
         c = self.c
@@ -113,12 +131,9 @@ class NumpyViT:
     def msa(self, z, name, keep):
         """Appendix A: self-attention of each head, concatenated and projected."""
         d = self.c.width // self.c.heads
-        qkv = self.dense(z, f"{name}.qkv")
         heads, maps = [], []
         for h in range(self.c.heads):
-            q, k, v = (qkv[:, part * self.c.width + h * d : part * self.c.width + (h + 1) * d] for part in range(3))
-            if self.c.qk_norm:
-                q, k = self.norm(q, f"{name}.q_norm"), self.norm(k, f"{name}.k_norm")
+            q, k, v = self.qkv(z, name, h, keep)
             scores = q @ k.T / np.sqrt(d)
             if self.c.position == "relative":
                 scores = scores + self.relative(f"{name}.rel_pos.relative_position_bias_table", h, keep)
@@ -127,7 +142,47 @@ class NumpyViT:
             maps.append(A)
             heads.append(A @ v)
         self.attention.append(np.stack(maps))
-        return self.dense(np.concatenate(heads, axis=1), f"{name}.proj")
+        read = np.concatenate(heads, axis=1)
+        if self.c.attention_norm:
+            read = self.norm(read, f"{name}.norm")
+        return self.dense(read, f"{name}.proj")
+
+    def qkv(self, z, name, h, keep):
+        """Queries, keys and values (T, d) of one head."""
+        D, d = self.c.width, self.c.width // self.c.heads
+        qkv = self.dense(z, f"{name}.qkv")
+        if self.c.qkv_bias == "q+v":
+            qkv[:, D : 2 * D] -= self.w[f"{name}.qkv.bias"][D : 2 * D]
+        q, k, v = (qkv[:, part * D + h * d : part * D + (h + 1) * d] for part in range(3))
+        if self.c.qk_norm:
+            q, k = self.norm(q, f"{name}.q_norm"), self.norm(k, f"{name}.k_norm")
+        if self.c.rope is not None:
+            cells = self.cells(keep)
+            q, k = (np.stack([self.turn(x, cell) for x, cell in zip(xs, cells, strict=True)]) for xs in (q, k))
+        return q, k, v
+
+    def turn(self, x, cell):
+        """A query or key (d,) of the patch at a cell (row, column): each pair of its numbers as a complex number."""
+        rope, d = self.c.rope, len(x)
+        if cell is None:
+            return x
+        turned = np.array(x)
+        for pair in range(d // 2):
+            first, k = pair < d // 4, pair % (d // 4)
+            axis = 0 if first != rope.columns_first else 1
+            period = rope.base ** (4 * k / d)
+            if rope.bfloat16:
+                period = float(torch.tensor(period).bfloat16())
+            if rope.coordinates == "centres":
+                place = 2 * np.pi * (2 * (cell[axis] + 0.5) / (self.rows, self.columns)[axis] - 1)
+            else:
+                place = cell[axis] + rope.offset
+                if rope.reference:
+                    place *= rope.reference[axis] / (self.rows, self.columns)[axis]
+            real, imaginary = (2 * pair, 2 * pair + 1) if rope.interleaved else (pair, pair + d // 2)
+            number = (x[real] + 1j * x[imaginary]) * np.exp(1j * place / period)
+            turned[real], turned[imaginary] = number.real, number.imag
+        return turned
 
     def cells(self, keep):
         """Row and column of each token; None for those without a place."""
@@ -166,11 +221,16 @@ class NumpyViT:
         if self.c.mlp == "swiglu":
             x = silu(x[..., : self.c.mlp_width]) * x[..., self.c.mlp_width :]
         else:
-            x = gelu(x) if self.c.mlp == "gelu" else np.maximum(x, 0)
+            x = {"gelu": gelu, "gelu-tanh": gelu_tanh, "quick-gelu": lambda x: x * sigmoid(1.702 * x), "relu": relu}[
+                self.c.mlp
+            ](x)
+        if self.c.mlp_norm:
+            x = self.norm(x, f"{name}.norm")
         return self.dense(x, f"{name}.fc2")
 
     def pool(self, z):
-        c, d = self.c, self.c.width // self.c.heads
+        c, heads = self.c, self.c.pool_heads or self.c.heads
+        d = c.width // heads
         if c.pool == "class":
             return (z[0] + z[1]) / 2 if c.distilled else z[0]
         patches = z[self.prefix :]
@@ -179,9 +239,9 @@ class NumpyViT:
         if c.pool == "class+mean":
             return np.concatenate([z[0], patches.mean(0)])
         q = self.dense(self.w["attn_pool.latent"][0, 0], "attn_pool.q")
-        kv = self.dense(patches, "attn_pool.kv")
+        kv = self.dense(z if c.pool_prefix else patches, "attn_pool.kv")
         out = []
-        for h in range(c.heads):
+        for h in range(heads):
             k, v = kv[:, h * d : (h + 1) * d], kv[:, c.width + h * d : c.width + (h + 1) * d]
             out.append(softmax(k @ q[h * d : (h + 1) * d] / np.sqrt(d)) @ v)
         y = self.dense(np.concatenate(out), "attn_pool.proj")

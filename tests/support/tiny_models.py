@@ -2,6 +2,7 @@
 
 import torch
 
+from support.variants import ENCODERS
 from vitreous import ViT, ViTConfig
 from vitreous.config.data import Preprocess
 
@@ -28,6 +29,7 @@ VARIANTS = {
     "layer scale": {"layer_scale": 0.1},
     "qk norm": {"qk_norm": True},
     "one channel": {"channels": 1},
+    **ENCODERS,
     "padded": {"pad": True, "image_size": (11, 14)},
 }
 

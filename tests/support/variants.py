@@ -3,11 +3,39 @@
 import torch
 
 from vitreous import ViT, ViTConfig
+from vitreous.config.rope import Rope
 
 TINY = {"width": 16, "depth": 2, "heads": 4, "mlp_width": 24, "patch": 4, "image_size": (12, 16), "classes": 5}
 
+ENCODERS = {
+    "clip": {"norm_pre": True, "patch_bias": False, "mlp": "quick-gelu"},
+    "projected": {"projection": 7, "classes": 0},
+    "tanh gelu": {"mlp": "gelu-tanh", "pool": "attention", "class_token": False},
+    "no key bias": {"qkv_bias": "q+v", "qk_norm": True},
+    "no qkv bias": {"qkv_bias": "none"},
+    "rotary": {"position": "none", "rope": Rope(), "registers": 2, "layer_scale": 0.1},
+    "rotary, rounded": {"position": "none", "rope": Rope(bfloat16=True)},
+    "rotary of cells": {
+        "rope": Rope(10000, "cells", (3, 3), interleaved=True),
+        "mlp": "swiglu",
+        "mlp_norm": True,
+        "attention_norm": True,
+        "pool": "mean",
+    },
+    "perception encoder": {
+        "rope": Rope(10000, "cells", (2, 5), offset=1, columns_first=True, interleaved=True),
+        "norm_pre": True,
+        "pool": "attention",
+        "pool_prefix": True,
+        "pool_heads": 2,
+        "pool_mlp_width": 20,
+    },
+}
+"""What encoders published since have besides."""
+
 VARIANTS = {
     "paper": {},
+    **ENCODERS,
     "learned-2d": {"position": "learned-2d"},
     "sincos-2d": {"position": "sincos-2d"},
     "relative": {"position": "relative"},

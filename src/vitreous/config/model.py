@@ -11,8 +11,10 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from vitreous.arguments import Count, Range, Rate, TokenMerge, check_fields, checked
 from vitreous.config.presets import PRESETS, hybrid_name, preset_fields
+from vitreous.config.rope import Rope
 from vitreous.config.stem import Depth, Stem
 from vitreous.config.vit_check import check_image_size, check_vit
+from vitreous.config.vit_text import describe_vit, vit_architecture
 from vitreous.errors import UserError
 
 Attention = Literal["full", "neighbourhood", "axial"]
@@ -20,7 +22,8 @@ Position = Literal["learned-1d", "learned-2d", "sincos-2d", "relative", "none"]
 PositionScope = Literal["all", "class", "patches"]
 Resampling = Literal["bicubic", "bicubic-plain", "bilinear"]
 NormPlace = Literal["before", "after"]
-Mlp = Literal["gelu", "relu", "swiglu"]
+Mlp = Literal["gelu", "gelu-tanh", "quick-gelu", "relu", "swiglu"]
+QkvBias = Literal["all", "q+v", "none"]
 Pool = Literal["class", "mean", "class+mean", "attention"]
 Classifier = Literal["linear", "mlp"]
 
@@ -164,20 +167,33 @@ class ViTConfig(ModelConfig):
     paper's)."""
     sincos_grid: tuple[int, int] | None = None
     """Rows and columns that fixed positions count cells on, when it is not the grid of `image_size`: after a resize."""
+    rope: Rope | None = None
+    """Rotary positions of queries and keys, beside `position`, or alone with position="none"; None for none."""
     norm: NormPlace = "before"
     """LayerNorm before each branch (ViT), or after each sum as in the original Transformer, then with no final norm."""
     norm_eps: Annotated[float, Range(1e-30, 1)] = 1e-6
+    norm_pre: bool = False  # one more LayerNorm, of the tokens that enter the first block (CLIP)
+    patch_bias: bool = True  # whether the patch projection has a bias
+    qkv_bias: QkvBias = "all"
+    """Which have biases: queries, keys and values, or queries and values alone (BEiT, DINOv3), or none."""
     mlp: Mlp = "gelu"
+    mlp_norm: bool = False  # LayerNorm before the MLP's second layer (EVA-02)
+    attention_norm: bool = False  # LayerNorm before the attention's output projection (EVA-02's CLIP)
     class_token: bool = True
     distilled: bool = False  # a second such token with a classifier of its own; scores are the mean of the two (DeiT)
     registers: Annotated[int, Range(0)] = 0  # extra learned tokens that no output reads (Darcet et al.)
     pool: Pool = "class"
     """What y is made of: the class token, the mean of the patch tokens, both side by side (DINOv2's classifiers), or a
     learned query that attends to the patches."""
+    pool_prefix: bool = False  # whether attention pooling reads class and register tokens too (Perception Encoder)
+    pool_heads: Count | None = None  # of attention pooling, if other than those of the blocks
+    pool_mlp_width: Count | None = None  # and the hidden units of its MLP
     norm_after_pool: bool = False
     """Apply the final norm to the pooled vector instead of to the tokens (MAE's fine-tuning, timm's average)."""
     classifier: Classifier = "linear"
     """One linear layer (fine-tuning), or one tanh hidden layer before it (the paper's pre-training)."""
+    projection: Annotated[int, Range(0)] = 0
+    """Outputs of a projection of y into the space of a text encoder (CLIP), in place of a classifier; 0 for none."""
     layer_scale: float | None = None  # initial value of a learned per-channel scale of each branch; None for no scale
     qk_norm: bool = False  # LayerNorm on each head's queries and keys
     attention: Attention = "full"
@@ -274,7 +290,7 @@ class ViTConfig(ModelConfig):
         return self.resized(size)
 
     def for_classes(self, classes: int) -> ViTConfig:
-        return replace(self, classes=classes, classifier="linear")
+        return replace(self, classes=classes, classifier="linear", projection=0 if classes else self.projection)
 
     def check_size(self, size: tuple[int, int]) -> None:
         check_image_size(size, self.patch, self.pad)
@@ -288,42 +304,10 @@ class ViTConfig(ModelConfig):
         return self.family_title if self.stem is None else f"hybrid {name}" if name else "hybrid"
 
     def describe(self) -> str:
-        near = {"neighbourhood": f", attention to {self.window}×{self.window} patches", "axial": ", axial attention"}
-        size, odd = f"width {self.width}, depth {self.depth}", near.get(self.attention, "")
-        odd += f", merging {self.merge} tokens per block" if self.merge else ""
-        if self.stem is None:
-            return f"ViT of {size}, patch {self.patch}{odd}"
-        token = f"a token for {self.patch}×{self.patch} pixels"
-        return f"{self.title()} ({self.stem.describe()}, ViT of {size}, {token}{odd})"
+        return describe_vit(self)
 
     def architecture(self) -> dict[str, str]:
-        (rows, columns), rest = self.grid, "the class token and its like to all"
-        tokens = ", the class token" * self.class_token + ", the distillation token" * self.distilled
-        tokens += f", {self.registers} registers" if self.registers else ""
-        found = {} if self.stem is None else {"Stem": self.stem.architecture()}
-        found |= {
-            "Patches": f"{rows}×{columns} of {self.patch}×{self.patch} pixels",
-            "Tokens": f"{self.prefix + self.patches}: {self.patches} patches{tokens}",
-            "Width, depth, heads": f"{self.width}, {self.depth}, {self.heads}",
-        }
-        if self.attention == "neighbourhood":
-            found["Attention"] = f"to the {self.window}×{self.window} patches around each; {rest}"
-        elif self.attention == "axial":
-            found["Attention"] = f"along rows and columns in turn; {rest}"
-        if self.merge:
-            left = self.patches - sum(self.merges(self.patches))
-            found["Token merging"] = (
-                f"{2 * self.merge} in every second block: {self.patches} patch tokens become {left}"
-            )
-        found["MLP"] = f"{self.mlp_width} units, {self.mlp}"
-        found["Positions"] = self.position
-        found["Answer is read from"] = {
-            "class": "the class token",
-            "mean": "the mean of the patches",
-            "class+mean": "the class token and the mean of the patches",
-            "attention": "a learned query that attends to the patches",
-        }[self.pool]
-        return self._with_ends(found)
+        return self._with_ends(vit_architecture(self))
 
 
 @checked

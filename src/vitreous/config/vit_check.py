@@ -29,6 +29,17 @@ def check_vit(c: ViTConfig) -> None:
         raise UserError("norm_after_pool=True: norm='after' has no final norm to move; set one of them back.")
     if c.pool == "class+mean" and c.norm_after_pool:
         raise UserError("norm_after_pool=True: pool='class+mean' has two vectors, not one; set one of them back.")
+    if c.rope is not None and c.width // c.heads % 4:
+        raise UserError(
+            f"rope: needs heads of a width divisible by 4, not {c.width // c.heads}; change width or heads."
+        )
+    if c.projection and (c.classes or c.distilled):
+        raise UserError(f"projection={c.projection}: takes the place of a classifier; set classes=0, or projection=0.")
+    pooling = [name for name in ("pool_prefix", "pool_heads", "pool_mlp_width") if getattr(c, name)]
+    if pooling and c.pool != "attention":
+        raise UserError(f"{pooling[0]}: pool={c.pool!r} has no attention of its own; leave it out.")
+    if c.pool_heads and c.width % c.pool_heads:
+        raise UserError(f"pool_heads={c.pool_heads}: does not divide width={c.width}; give one that does.")
     if c.distilled and (c.pool != "class" or c.norm_after_pool or c.classifier != "linear"):
         raise UserError(
             "distilled=True: both classifiers read a token each; it needs pool='class', classifier='linear' and "

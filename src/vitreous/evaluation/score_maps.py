@@ -23,7 +23,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -106,9 +105,8 @@ def _attend_alone(block: Block, prefix: Tensor, patches: Tensor) -> Tensor:
 
     Equations 2 and 3; attention to a single token is its value, whatever queries and keys say.
     """
-    read, width = block.norm1(patches) if block.norm_first else patches, patches.shape[2]
-    value = F.linear(read, block.attn.qkv.weight[2 * width :], block.attn.qkv.bias[2 * width :])
-    z = prefix[:, None] + block.ls1(block.attn.proj(value))[:, :, None]
+    value = block.attn.qkv.values(block.norm1(patches) if block.norm_first else patches)
+    z = prefix[:, None] + block.ls1(block.attn.proj(block.attn.norm(value)))[:, :, None]
     if block.norm_first:
         return z + block.ls2(block.mlp(block.norm2(z)))
     z = block.norm1(z)

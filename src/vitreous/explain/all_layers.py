@@ -36,7 +36,7 @@ def trace_all_layers(model: TracesAttention, image: Tensor) -> AllLayers:
     trace = _Inside(query_tokens(model))
     with torch.inference_mode():
         logits: Tensor = model(image, trace=trace)
-    layers, grid, pool = range(model.config.depth), trace.grid, trace.pool_attention
+    layers, grid, pool = range(model.config.depth), trace.grid, trace.pool_rows
     rolled = torch.stack([trace.attention[layer][0, 0] for layer in layers])
     if (read := trace.read_by_pooling()) is not None:
         rolled[-1] = read[0, 0]
@@ -47,7 +47,7 @@ def trace_all_layers(model: TracesAttention, image: Tensor) -> AllLayers:
     return AllLayers(
         attention=as_grid(torch.stack([trace.rows[layer] for layer in layers]), grid),
         rollout=as_grid(rolled, grid),
-        pooling=None if pool is None else as_grid(pool[0, :, 0], grid),
+        pooling=None if pool is None else as_grid(pool[0], grid),
         colours=token_colours(torch.stack([trace.tokens[layer] for layer in layers])),
         groups=groups,
         logits=logits[0],

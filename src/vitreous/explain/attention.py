@@ -51,7 +51,8 @@ class Rollout(Trace):
         if self.pool_attention is None:
             return None
         assert self.rolled is not None
-        return self.pool_attention.mean(dim=1) @ self.rolled[:, self.prefix :, self.prefix :]
+        read = self.pool_attention.mean(dim=1)  # (B, 1, N or T)
+        return read @ self.rolled[:, -read.shape[2] :, self.prefix :]
 
 
 def query_tokens(model: TracesAttention, query: int | None = None) -> slice:
@@ -94,8 +95,8 @@ def pool_maps(model: TracesAttention, images: Tensor) -> tuple[Tensor, Tensor]:
     trace = Trace((), tokens=False)
     with torch.inference_mode():
         logits: Tensor = model(images, trace=trace)
-    assert trace.pool_attention is not None
-    return as_grid(trace.pool_attention[:, :, 0], trace.grid), logits
+    assert trace.pool_rows is not None
+    return as_grid(trace.pool_rows, trace.grid), logits
 
 
 def _run(model: TracesAttention, images: Tensor, trace: Trace) -> tuple[dict[int, Tensor], Tensor]:

@@ -154,7 +154,7 @@ class _Relevance(_Graph):
 
     def _read(self, attention: Tensor, gradient: Tensor) -> None:
         row = self.rows[self.depth].clone()
-        row[:, self.prefix :] = (gradient * attention).clamp(min=0).mean(dim=1)[:, 0]
+        row[:, -attention.shape[3] :] = (gradient * attention).clamp(min=0).mean(dim=1)[:, 0]
         self.rows[self.depth] = row
 
     def _carry(self, layer: int, attention: Tensor, gradient: Tensor) -> None:

@@ -153,7 +153,7 @@ def _opened(block: Block, z: Tensor, layout: Layout, query_token: int, head: int
     x = block.norm1(z) if block.norm_first else z  # (1, T, D)
     found = _attention(block.attn, x, layout, query_token, head)
     own, joined = z[0, query_token], found.pop("joined")
-    attended = block.ls1(block.attn.proj(joined))
+    attended = block.ls1(block.attn.proj(block.attn.norm(joined)))
     middle = own + attended if block.norm_first else block.norm1(own + attended)
     mlp = block.ls2(block.mlp(block.norm2(middle) if block.norm_first else middle))
     after = middle + mlp if block.norm_first else block.norm2(middle + mlp)
@@ -172,6 +172,8 @@ def _attention(attn: Attention, x: Tensor, layout: Layout, query_token: int, hea
     """Queries, keys and values of one head, and the weights of all."""
     q, k, v = (split_heads(part, attn.heads)[0] for part in attn.qkv(x).chunk(3, dim=2))  # each (h, T, d)
     q, k = attn.q_norm(q), attn.k_norm(k)
+    if (rotation := layout.rotation) is not None:
+        q, k = (rotation.turn(part.transpose(0, 1)[None])[0].transpose(0, 1) for part in (q, k))
     products = (q[:, query_token, None] @ k.transpose(1, 2))[:, 0]  # (h, T)
     bias = None if attn.rel_pos is None else attn.rel_pos(layout)[0, :, query_token]
     attention_logits = products / q.shape[2] ** 0.5
@@ -198,7 +200,7 @@ def _classification(model: ViT, image: Tensor) -> dict[str, Tensor | None]:
     """Equation 4, and the classes."""
     trace = Trace((), tokens=False)
     (y,), (logits,) = model.outputs(image, trace=trace)
-    pooled = None if trace.pool_attention is None else trace.pool_attention[0, :, 0]
+    pooled = None if trace.pool_rows is None else trace.pool_rows[0]
     if not model.config.classes:
         return {"pooled": pooled, "representation": y, "logits": None, "probabilities": None}
     return {"pooled": pooled, "representation": y, "logits": logits, "probabilities": class_probabilities(logits)}

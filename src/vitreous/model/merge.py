@@ -18,6 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vitreous.model.rope import Rotation
+
 
 class Pairs(NamedTuple):
     """Which of N patch tokens become one. Each number is a token's place among them, from 0."""
@@ -53,12 +55,13 @@ def _full_precision(device: str) -> AbstractContextManager[object]:
 class Merging:
     """What one forward pass has merged so far. It goes along with the tokens from block to block, as a trace does."""
 
-    def __init__(self, prefix: int, counts: Sequence[int], *, tracked: bool) -> None:
+    def __init__(self, prefix: int, counts: Sequence[int], *, tracked: bool, rotation: Rotation | None = None) -> None:
         """prefix: tokens that come first and are never merged. counts: how many tokens each block merges.
 
         tracked: whether it is to be known which token stands for which patch, so that merging can be undone.
+        rotation: of all tokens, with rotary positions. A merged token is where its patches are in the mean.
         """
-        self.prefix, self.counts, self.tracked = prefix, counts, tracked
+        self.prefix, self.counts, self.tracked, self.rotation = prefix, counts, tracked, rotation
         self.blocks = 0  # that have merged so far
         self.keys: Tensor | None = None
         """(B, N, d) of the current block, the sum of its heads: only their direction counts."""
@@ -79,6 +82,13 @@ class Merging:
         Tokens that are repeated need none: they are there as often as they count.
         """
         return None if self.sizes is None or self.undone else self.sizes.log()[:, None, None].to(dtype)
+
+    def current_rotation(self) -> Rotation | None:
+        """That of the tokens as they are now, repeated where they are."""
+        rotation = self.rotation
+        if rotation is None or not self.undone or self.merged_ids is None:
+            return rotation
+        return Rotation.of(self._repeated(rotation.angles), rotation.interleaved)
 
     def merge(self, z: Tensor) -> Tensor:
         """The tokens (B, S, D) between equations 2 and 3 with the block's count of them merged: (B, S - R, D)."""
@@ -120,11 +130,19 @@ class Merging:
         if self.tracked:
             self.merged_ids = self._follow(order, joining, pairs.hosts // 2 + lengths[0])
 
-        stay_z, host_z, join_z = torch.split(take_rows(z, all_ids), lengths, dim=1)
-        own, weight = (host_size / size)[:, :, None].to(z.dtype), (taken / size[:, :, None]).to(z.dtype)
-        with _full_precision(device.type):
-            mean = own * host_z + weight @ join_z
-        return torch.cat([stay_z, mean], dim=1)
+        own, weight = (host_size / size)[:, :, None], taken / size[:, :, None]
+
+        def joined(values: Tensor) -> Tensor:
+            """(B, S, X) to (B, S - R, X)."""
+            stays, hosts, joins = torch.split(take_rows(values, all_ids), lengths, dim=1)
+            with _full_precision(device.type):
+                mean = own.to(values.dtype) * hosts + weight.to(values.dtype) @ joins
+            return torch.cat([stays, mean], dim=1)
+
+        if self.rotation is not None:
+            angles = joined(self.rotation.angles.expand(images, -1, -1))
+            self.rotation = Rotation.of(angles, self.rotation.interleaved)
+        return joined(z)
 
     def _follow(self, order: Tensor, joining: Tensor, hosts: Tensor) -> Tensor:
         """(B, T): `merged_ids`, after the tokens `order` became the first, second, ..., and `joining` their hosts."""

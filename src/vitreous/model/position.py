@@ -5,13 +5,16 @@ A grid is (rows, columns). A table lists a grid's cells row by row.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.config.model import Resampling, ViTConfig
+
+if TYPE_CHECKING:
+    from vitreous.model.rope import Rotation
 
 Grid = tuple[int, int]
 
@@ -22,6 +25,7 @@ class Layout(NamedTuple):
     grid: Grid
     prefix: int  # class and register tokens, which come first and have no place
     keep_ids: Tensor | None  # (B, K) cells whose patch tokens are in the sequence, in its order; None for all of them
+    rotation: Rotation | None = None  # of queries and keys, with rotary positions
 
 
 def draw_cells(images: int, grid: Grid, fraction: float, uniform: Tensor | None = None) -> Tensor:

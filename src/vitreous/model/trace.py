@@ -21,7 +21,8 @@ class Trace:
         trace.attention[11]    # (B, heads, T, T), rows sum to 1
         trace.tokens[11]       # (B, T, D), the output z of that block
         trace.embedded         # (B, T, D), z_0 of equation 1
-        trace.pool_attention   # (B, heads, 1, N), with attention pooling only
+        trace.pool_attention   # (B, heads, 1, N or T), with attention pooling only: of the tokens that it reads
+        trace.pool_rows        # (B, heads, N), what it gives to each patch
         trace.pre_logits       # (B, D), what the classifier's last linear layer reads; without a classifier, y
         trace.pre_logits_dist  # (B, D), what the second classifier of a distilled model reads; None for all others
         trace.prefix, trace.grid   # class and register tokens come first, then rows x columns of patches
@@ -65,6 +66,13 @@ class Trace:
                 parts.append(f"{name} {shape} of {layers}")
         rows, columns = self.grid
         return f"Trace({'; '.join(parts)}; {self.prefix} + {rows}x{columns} tokens)"
+
+    @property
+    def pool_rows(self) -> Tensor | None:
+        if self.pool_attention is None:
+            return None
+        patches = self.grid[0] * self.grid[1] if self.keep_ids is None else self.keep_ids.shape[1]
+        return self.pool_attention[:, :, 0, -patches:]
 
     def check(self, depth: int) -> None:
         """Refuse layers that a model of this depth does not have."""

@@ -23,9 +23,9 @@ from vitreous.errors import UserError
 from vitreous.model.attention_window import window_of
 from vitreous.model.convolution import check_images
 from vitreous.model.family import check_weights_fit
-from vitreous.model.initialise import Convolution, Linear, initialise
+from vitreous.model.initialise import Linear, initialise
 from vitreous.model.keyed_random import keyed_uniform
-from vitreous.model.layers import MLP, AttentionPool, LayerScale, PreLogits, drop_branch
+from vitreous.model.layers import MLP, QKV, AttentionPool, LayerScale, PatchProjection, PreLogits, drop_branch
 from vitreous.model.merge import Merging
 from vitreous.model.neighbourhood import attend_within
 from vitreous.model.network import LeavesPatchesOut, Network, Outputs, require
@@ -40,7 +40,7 @@ from vitreous.model.position import (
     sincos_2d,
     take_cells,
 )
-from vitreous.model.resnet import build_stem
+from vitreous.model.rope import rotation_of
 from vitreous.model.trace import Trace
 
 PATCHES, BLOCKS = 0, 1  # streams of `keyed_uniform`: patch dropout; stochastic depth of block 0, of block 1, ...
@@ -54,7 +54,7 @@ class ViT(Network):
     """
 
     config: ViTConfig
-    embedding = ("patch_embed", "cls_token", "dist_token", "reg_token", "pos_embed")
+    embedding = ("patch_embed", "cls_token", "dist_token", "reg_token", "pos_embed", "norm_pre")
     hidden_classifier = ("pre_logits.",)
     undecayed = ("_token", "latent", "pos_embed", "pos_embed_y", "pos_embed_x", "relative_position_bias_table")
 
@@ -79,6 +79,7 @@ class ViT(Network):
             self.pos_embed_y = nn.Parameter(torch.empty(c.grid[0], c.width // 2))
             self.pos_embed_x = nn.Parameter(torch.empty(c.grid[1], c.width // 2))
 
+        self.norm_pre = nn.LayerNorm(c.width, c.norm_eps) if c.norm_pre else nn.Identity()
         self.blocks = nn.ModuleList(Block(c, c.drop_path * i / max(1, c.depth - 1), layer=i) for i in range(c.depth))
 
         norm_tokens = c.norm == "before" and not c.norm_after_pool
@@ -87,6 +88,7 @@ class ViT(Network):
         self.fc_norm = nn.LayerNorm(c.width, c.norm_eps) if c.norm_after_pool else nn.Identity()
         self.pre_logits = PreLogits(c.features) if c.classifier == "mlp" else nn.Identity()
         self.head = Linear(c.features, c.classes) if c.classes else nn.Identity()
+        self.projection = Linear(c.features, c.projection, bias=False) if c.projection else None
         self.head_dist = Linear(c.width, c.classes) if c.classes and c.distilled else None
         if seed is not None:
             initialise(self, seed)
@@ -94,7 +96,7 @@ class ViT(Network):
     def outputs(
         self, images: Tensor, *, keys: Tensor | None = None, keep_ids: Tensor | None = None, trace: Trace | None = None
     ) -> Outputs:
-        """The representation y (B, D), and the logits (B, K); y again when there is no classifier.
+        """The representation y (B, D), and the logits (B, K); without a classifier y again, or what it is projected to.
 
         images: (B, C, H, W) float, normalised; any H and W that the patch divides.
         keys: (B,) int64 from which patch dropout and stochastic depth are drawn; None: torch's generator.
@@ -108,7 +110,7 @@ class ViT(Network):
             logits = (self.head(read) + self.head_dist(second)) / 2
         else:
             read, second = self.pre_logits(y), None
-            logits = self.head(read)
+            logits = self.head(read) if self.projection is None else self.projection(y)
         if trace is not None:
             trace.pre_logits, trace.pre_logits_dist = read, second
         return Outputs(y, logits)
@@ -135,8 +137,8 @@ class ViT(Network):
             z = z + (cells if keep_ids is None else take_cells(cells.expand(len(keep_ids), -1, -1), keep_ids))
         if self.config.prefix:
             z = torch.cat([self.prefix_tokens().expand(z.shape[0], -1, -1), z], dim=1)
-        z = F.dropout(z, self.config.dropout, self.training)
-        return z, Layout(grid, self.config.prefix, keep_ids)
+        z = self.norm_pre(F.dropout(z, self.config.dropout, self.training))
+        return z, Layout(grid, self.config.prefix, keep_ids, rotation_of(self.config, grid, keep_ids, z.device))
 
     def encode(
         self,
@@ -155,7 +157,9 @@ class ViT(Network):
         c, depth, merging = self.config, len(self.blocks), None
         if c.merge:
             counts = c.merges(z.shape[1] - layout.prefix)
-            merging = Merging(layout.prefix, counts, tracked=read is None or trace is not None)
+            merging = Merging(
+                layout.prefix, counts, tracked=read is None or trace is not None, rotation=layout.rotation
+            )
         if trace is not None:
             trace.check(depth)
             trace.embedded, trace.grid, trace.prefix, trace.keep_ids = z, layout.grid, layout.prefix, layout.keep_ids
@@ -179,7 +183,7 @@ class ViT(Network):
         if self.config.pool == "class":
             y = z[:, :2].mean(dim=1) if self.config.distilled else z[:, 0]
         elif self.attn_pool is not None:
-            y, attention = self.attn_pool(z[:, self.config.prefix :])
+            y, attention = self.attn_pool(z if self.config.pool_prefix else z[:, self.config.prefix :])
             if trace is not None:
                 trace.pool_attention = attention
         else:
@@ -240,7 +244,7 @@ class ViT(Network):
     transformer_blocks = layers
 
     def classifiers(self) -> list[nn.Linear]:
-        return [layer for layer in (self.head, self.head_dist) if isinstance(layer, nn.Linear)]
+        return [layer for layer in (self.head, self.head_dist, self.projection) if isinstance(layer, nn.Linear)]
 
     def lora_targets(self) -> list[nn.Linear]:
         """q, k and v of each block, one above the other."""
@@ -249,20 +253,6 @@ class ViT(Network):
     @classmethod
     def resize(cls, state: dict[str, Tensor], config: ViTConfig, size: tuple[int, int]) -> dict[str, Tensor]:
         return resample_state(state, config, size)[0]
-
-
-class PatchProjection(nn.Module):
-    """E of equation 1, after a hybrid's stem. The weight has a convolution's shape, (D, C, P, P), as in every file."""
-
-    def __init__(self, c: ViTConfig) -> None:
-        super().__init__()
-        channels, side = c.kernel
-        self.backbone = None if c.stem is None else build_stem(c.stem, c.channels)
-        self.proj = Convolution(channels, c.width, side, stride=side)
-
-    def forward(self, patches: Tensor) -> Tensor:
-        """(B, N, C*P*P) to (B, N, D)."""
-        return F.linear(patches, self.proj.weight.flatten(1), self.proj.bias)
 
 
 class Block(nn.Module):
@@ -308,10 +298,11 @@ class Attention(nn.Module):
     def __init__(self, c: ViTConfig, layer: int = 0) -> None:
         super().__init__()
         self.heads, self.dropout, self.window = c.heads, c.dropout, window_of(c, layer)
-        self.qkv = Linear(c.width, 3 * c.width)
+        self.qkv = QKV(c)
         self.q_norm = nn.LayerNorm(c.width // c.heads, c.norm_eps) if c.qk_norm else nn.Identity()
         self.k_norm = nn.LayerNorm(c.width // c.heads, c.norm_eps) if c.qk_norm else nn.Identity()
         self.rel_pos = RelativeBias(c.heads, c.grid, c.position_resampling) if c.position == "relative" else None
+        self.norm = nn.LayerNorm(c.width, c.norm_eps) if c.attention_norm else nn.Identity()
         self.proj = Linear(c.width, c.width)
 
     def forward(
@@ -323,20 +314,17 @@ class Attention(nn.Module):
         merging: Merging | None = None,
     ) -> Tensor:
         """(B, T, D) to (B, T, D) or (B, read, D). `record` receives the attention (B, h, T, T), `merging` the keys."""
-        if read is None:
-            parts = self.qkv(x).chunk(3, dim=2)
-        else:
-            w, b, width = self.qkv.weight, self.qkv.bias, x.shape[2]
-            q = F.linear(x[:, :read], w[:width], b[:width])
-            parts = (q, *F.linear(x, w[width:], b[width:]).chunk(2, dim=2))
-        q, k, v = (part.unflatten(2, (self.heads, -1)) for part in parts)  # each (B, T, h, d)
+        q, k, v = (part.view(*part.shape[:2], self.heads, -1) for part in self.qkv.split(x, read))  # each (B, T, h, d)
         q, k = self.q_norm(q), self.k_norm(k)
         bias = None if self.rel_pos is None else self.rel_pos(layout)[:, :, :read].to(q.dtype)
+        rotation = layout.rotation
         if merging is not None:
             merging.watch(k)
-            bias = merging.bias(q.dtype)
+            bias, rotation = merging.bias(q.dtype), merging.current_rotation()
+        if rotation is not None:
+            q, k = rotation.turn(q, read), rotation.turn(k)
         q, k, v = (part.transpose(1, 2) for part in (q, k, v))
         out, attention = attend_within(self.window, layout, q, k, v, bias, explicit=record is not None)
         if record is not None and attention is not None:
             record(attention)
-        return F.dropout(self.proj(out), self.dropout, self.training)
+        return F.dropout(self.proj(self.norm(out)), self.dropout, self.training)

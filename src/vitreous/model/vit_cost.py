@@ -19,16 +19,16 @@ from vitreous.model.cost import NetworkCost
 def vit_cost(c: ViTConfig, patch_fraction: float) -> NetworkCost:
     """patch_fraction: of the patches that are looked at, which `flops` follows."""
     T = c.prefix + c.patches - c.merges(c.patches)[0]
-    forward = 2 * T * c.width + 2 * T * _mlp_hidden(c) + c.patches * c.channels * c.patch**2  # of an MLP
+    forward = 2 * T * c.width + 2 * T * _mlp_hidden(c, c.mlp_width) + c.patches * c.channels * c.patch**2  # of an MLP
     if c.position == "relative":
         forward += 2 * c.heads * T * T
-    largest = max(T * _mlp_hidden(c), *(layer.outputs * layer.positions for layer in _stem(c)), 0)
+    largest = max(T * _mlp_hidden(c, c.mlp_width), *(layer.outputs * layer.positions for layer in _stem(c)), 0)
     return NetworkCost(_parameters(c), _flops(c, patch_fraction), _activation_bytes(c), 4 * forward, 4 * largest)
 
 
 def _parameters(c: ViTConfig) -> int:
     D, rows, columns = c.width, *c.grid
-    embedding = _dense(_patch_numbers(c), D) + c.prefix * D
+    embedding = _dense(_patch_numbers(c), D) - (not c.patch_bias) * D + c.prefix * D
     embedding += sum(layer.kernels + layer.others for layer in _stem(c))
     positions = {
         "learned-1d": (c.prefix_positions + c.patches) * D,
@@ -36,13 +36,17 @@ def _parameters(c: ViTConfig) -> int:
         "relative": c.depth * c.heads * ((2 * rows - 1) * (2 * columns - 1) + 3),
     }
     block = _dense(D, 3 * D) + _dense(D, D) + _mlp_parameters(c) + 4 * D
+    if c.qkv_bias == "none":
+        block -= 3 * D
+    if c.attention_norm:
+        block += 2 * D
     if c.layer_scale is not None:
         block += 2 * D
     if c.qk_norm:
         block += 4 * (D // c.heads)
-    final = 2 * D if c.norm == "before" else 0
+    final = (2 * D if c.norm == "before" else 0) + (2 * D if c.norm_pre else 0) + c.features * c.projection
     if c.pool == "attention":
-        final += D + _dense(D, D) + _dense(D, 2 * D) + _dense(D, D) + 2 * D + _mlp_parameters(c)
+        final += D + _dense(D, D) + _dense(D, 2 * D) + _dense(D, D) + 2 * D + _mlp_parameters(c, c.pool_mlp_width)
     if c.classifier == "mlp":
         final += _dense(c.features, c.features)
     if c.classes:
@@ -63,12 +67,12 @@ def _flops(c: ViTConfig, patch_fraction: float) -> int:
             odd, even = (T - c.prefix) // 2, (T - c.prefix + 1) // 2
             total += _product(odd, D // c.heads, even) + _product(even, Q - M, D)  # which are alike; their means
     if c.pool == "attention":
-        total += (
-            _product(1, D, D) + _product(N, D, 2 * D) + 2 * _product(1, D, N) + _product(1, D, D) + _mlp_flops(c, 1)
-        )
+        read = N + c.prefix * c.pool_prefix
+        total += 2 * _product(1, D, D) + _product(read, D, 2 * D) + 2 * _product(1, D, read)
+        total += _mlp_flops(c, 1, c.pool_mlp_width)
     if c.classifier == "mlp":
         total += _product(1, c.features, c.features)
-    return total + _product(1, c.features, c.classes) * (2 if c.distilled else 1)
+    return total + _product(1, c.features, c.classes or c.projection) * (2 if c.distilled else 1)
 
 
 def _activation_bytes(c: ViTConfig) -> int:
@@ -77,7 +81,7 @@ def _activation_bytes(c: ViTConfig) -> int:
     saved = _saved_of_patches(c)
     for layer, (T, Q, M) in enumerate(_tokens(c, c.patches)):
         saved += 2 * T * D + _saved_of_attention(c, layer, Q, T)  # before and after norm 1
-        saved += 2 * M * D + {"gelu": 2, "relu": 1, "swiglu": 4}[c.mlp] * M * c.mlp_width  # around norm 2; in the MLP
+        saved += 2 * M * D + _MLP_SAVED[c.mlp] * M * c.mlp_width  # around norm 2; in the MLP
         saved += 2 * (M + T)  # mean and standard deviation of the norms
         if M < Q:
             saved += (T - c.prefix + 1) // 2 * (Q - M)  # which token takes in which
@@ -85,9 +89,17 @@ def _activation_bytes(c: ViTConfig) -> int:
             saved += (Q + M) * D
         if c.qk_norm:
             saved += (Q + T) * D + 2 * h * (Q + T)
+        elif c.rope is not None:  # turned queries and keys, beside the tensor that the values are part of
+            saved += (Q + T if Q == T else T) * D
+        if c.mlp_norm:
+            saved += M * (c.mlp_width + 2)
+        if c.attention_norm:
+            saved += Q * (D + 2)
         if c.position == "relative":
             saved += h * Q * T
     saved += M * D  # of the last block
+    if c.norm_pre:
+        saved += (c.prefix + c.patches) * (D + 2)
     if c.pool == "attention":
         saved += 3 * c.patches * D
     return 4 * saved
@@ -96,6 +108,10 @@ def _activation_bytes(c: ViTConfig) -> int:
 def count_checkpointed_bytes(c: ViTConfig) -> int:
     """Bytes of one image that a training step keeps with activation checkpointing: the inputs of the blocks."""
     return 4 * (_saved_of_patches(c) + sum(tokens.entering for tokens in _tokens(c, c.patches)) * c.width)
+
+
+_MLP_SAVED = {"gelu": 2, "gelu-tanh": 2, "quick-gelu": 3, "relu": 1, "swiglu": 4}
+"""Numbers that are kept for each hidden unit: what goes into the activation, and what comes out."""
 
 
 class _Tokens(NamedTuple):
@@ -165,16 +181,18 @@ def _dense(inputs: int, outputs: int) -> int:
     return inputs * outputs + outputs
 
 
-def _mlp_parameters(c: ViTConfig) -> int:
-    return _dense(c.width, _mlp_hidden(c)) + _dense(c.mlp_width, c.width)
+def _mlp_parameters(c: ViTConfig, hidden: int | None = None) -> int:
+    units = hidden or c.mlp_width
+    return _dense(c.width, _mlp_hidden(c, units)) + _dense(units, c.width) + (2 * units if c.mlp_norm else 0)
 
 
-def _mlp_flops(c: ViTConfig, tokens: int) -> int:
-    return _product(tokens, c.width, _mlp_hidden(c)) + _product(tokens, c.mlp_width, c.width)
+def _mlp_flops(c: ViTConfig, tokens: int, hidden: int | None = None) -> int:
+    units = hidden or c.mlp_width
+    return _product(tokens, c.width, _mlp_hidden(c, units)) + _product(tokens, units, c.width)
 
 
-def _mlp_hidden(c: ViTConfig) -> int:
-    return c.mlp_width * (2 if c.mlp == "swiglu" else 1)
+def _mlp_hidden(c: ViTConfig, units: int) -> int:
+    return units * (2 if c.mlp == "swiglu" else 1)
 
 
 def _product(rows: int, inner: int, columns: int) -> int:

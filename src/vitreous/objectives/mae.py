@@ -171,6 +171,7 @@ class Decoder(nn.Module):
         seen = self.embed(tokens)
         prefix, visible = seen[:, : layout.prefix], seen[:, layout.prefix :] + cells[layout.keep_ids]
         z = torch.cat([self.mask_token + cells[masked], prefix, visible], dim=1)
+        layout = layout._replace(rotation=None)  # it has positions of its own
         last, count = len(self.blocks) - 1, masked.shape[1]
         for number, block in enumerate(self.blocks):
             z = block(z, layout, read=count if number == last else None)

@@ -258,6 +258,21 @@ def large_epsilon(c: ViTConfig) -> dict[str, bool]:
     }
 
 
+def later_parts(c: ViTConfig) -> dict[str, bool]:
+    """For `first_true`: what encoders published since the first ones have besides."""
+    return {
+        "rotary positions": c.rope is not None,
+        "LayerNorm before the first block": c.norm_pre,
+        "a patch projection without bias": not c.patch_bias,
+        "keys without biases": c.qkv_bias == "q+v",
+        "queries, keys and values without biases": c.qkv_bias == "none",
+        f"{c.mlp} in the MLP": c.mlp in ("gelu-tanh", "quick-gelu"),
+        "LayerNorm within a branch": c.mlp_norm or c.attention_norm,
+        "a projection in place of the classifier": c.projection > 0,
+        "attention pooling of its own shape": bool(c.pool_prefix or c.pool_heads or c.pool_mlp_width),
+    }
+
+
 def fold_class_position(raw: RawCheckpoint, token: str, positions: str) -> dict[str, Tensor]:
     """The class token with its position added, and the positions of the patches alone: the same function, and how timm
     keeps DINOv2 with registers. token, positions: the names of the tensors (1, 1, D) and (1, 1 + N, D)."""

@@ -28,6 +28,7 @@ from vitreous.weights.checkpoint import (
     find_grid,
     first_true,
     large_epsilon,
+    later_parts,
 )
 from vitreous.weights.mapping import Rule, TensorLayout, export_state, rename
 
@@ -100,6 +101,7 @@ def write_google(out: str | Path, model: ViT, preprocess: Preprocess, labels: Se
     c = model.config
     missing = first_true(
         {
+            **later_parts(c),
             f"{c.position} positions": c.position != "learned-1d" or c.prefix_positions != c.prefix,
             "LayerNorm after the branches": c.norm == "after",
             f"{c.attention} attention": c.attention != "full",

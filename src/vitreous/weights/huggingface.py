@@ -29,6 +29,7 @@ from vitreous.weights.checkpoint import (
     fold_class_position,
     heads_for_width,
     height_and_width,
+    later_parts,
     without_placeholders,
 )
 from vitreous.weights.mapping import SPLIT_QKV, Rule, export_state, rename
@@ -207,6 +208,7 @@ def write_folder(
 def _model_type_for(c: ViTConfig, info: dict[str, Any], where: str) -> str:
     """The model type that can express this model."""
     unsupported = {
+        **later_parts(c),
         "no class token": not c.class_token,
         "a convolutional stem": c.stem is not None,
         f"{c.attention} attention": c.attention != "full",

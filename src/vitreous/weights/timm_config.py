@@ -18,7 +18,7 @@ from vitreous.config.efficientnet import EfficientNetConfig, Padding
 from vitreous.config.model import ModelConfig, Pool, ViTConfig
 from vitreous.config.presets import SIZES
 from vitreous.config.stem import ResNetStem
-from vitreous.weights.checkpoint import BACKBONE, first_true, large_epsilon
+from vitreous.weights.checkpoint import BACKBONE, first_true, large_epsilon, later_parts
 from vitreous.weights.mapping import POINTWISE, Rule
 
 UNKNOWN_ARCHITECTURE = "vitreous"  # of a model that timm cannot express: timm refuses this name
@@ -113,6 +113,7 @@ def to_timm(config: ModelConfig) -> TimmModel:
 def _vit_to_timm(c: ViTConfig) -> TimmModel:
     unsupported = first_true(
         {
+            **later_parts(c),
             "LayerNorm after the branches": c.norm == "after",
             f"{c.attention} attention": c.attention != "full",
             "this convolutional stem": c.stem is not None and _hybrid(c) is None,
