@@ -205,7 +205,7 @@ class OddAlone(OpenVinoEngine):
     """Its graph for one image is another."""
 
     def _compute(self, images, what):
-        return super()._compute(images, what) + (len(images) == 1)
+        return [values + (len(images) == 1) for values in super()._compute(images, what)]
 
 
 @pytest.mark.parametrize("engine", [Exchanged, OddAlone])
@@ -222,7 +222,8 @@ def test_the_layer_is_looked_for_in_the_image_that_differs_most(plain, install, 
 
     class OddBright(OpenVinoEngine):
         def _compute(self, images, what):
-            return super()._compute(images, what) + (images.float().mean(dim=(1, 2, 3)) > 250)[:, None]
+            odd = (images.float().mean(dim=(1, 2, 3)) > 250)[:, None]
+            return [values + odd for values in super()._compute(images, what)]
 
     install("openvino", plain.openvino, engine=OddBright)
     images = random_images(plain.bundle, 7)

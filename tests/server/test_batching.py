@@ -16,9 +16,21 @@ from vitreous.server.errors import ApiError
 from vitreous.server.metrics import ServerMetrics
 
 
-def make_batcher(calls=1):
+class Computing(GatedEngine):
+    """Computes what the test says: a function of the images, or one for each output."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def outputs(self, images, names):
+        functions = self.function if isinstance(self.function, dict) else dict.fromkeys(names, self.function)
+        return [functions[name](images) for name in names]
+
+
+def make_batcher(function, calls=1):
     """Of batches of four."""
-    engine = GatedEngine()
+    engine = Computing(function)
     engine.max_concurrency = calls
     return Batcher(engine, AdmissionQueue(100, 30), ServerMetrics().for_model("m", lambda: 0), grace_seconds=10.0)
 
@@ -27,13 +39,13 @@ def views(*numbers):
     return [torch.full((1, 1, 1), number) for number in numbers]
 
 
-def ask_each(batcher, function, *numbers, seconds=30):
+def ask_each(batcher, *numbers, seconds=30):
     """What becomes of single questions that are asked at once."""
 
     async def ask():
-        asked = (batcher.compute(function, views(number), seconds) for number in numbers)
+        asked = (batcher.compute(("it",), views(number), seconds) for number in numbers)
         found = await asyncio.gather(*asked, return_exceptions=True)
-        return [one if isinstance(one, Exception) else int(one[0]) for one in found]
+        return [one if isinstance(one, Exception) else int(one[0][0]) for one in found]
 
     return asyncio.run(ask())
 
@@ -45,7 +57,7 @@ def test_what_waits_is_computed_together_up_to_the_best_batch():
         sizes.append(len(images))
         return 2 * images[:, 0, 0, 0]
 
-    assert ask_each(make_batcher(), double, *range(10)) == [2 * number for number in range(10)]
+    assert ask_each(make_batcher(double), *range(10)) == [2 * number for number in range(10)]
     assert sizes == [4, 4, 2]
 
 
@@ -56,7 +68,7 @@ def test_an_engine_that_takes_two_batches_at_once_is_given_two():
         both.wait(60)
         return images[:, 0, 0, 0]
 
-    assert ask_each(make_batcher(calls=2), meet, *range(8)) == list(range(8))
+    assert ask_each(make_batcher(meet, calls=2), *range(8)) == list(range(8))
 
 
 def test_one_bad_image_fails_alone():
@@ -65,7 +77,7 @@ def test_one_bad_image_fails_alone():
             raise ValueError("three")
         return images[:, 0, 0, 0]
 
-    found = ask_each(make_batcher(), fail_of_three, *range(8))
+    found = ask_each(make_batcher(fail_of_three), *range(8))
     assert [one for one in found if not isinstance(one, Exception)] == [0, 1, 2, 4, 5, 6, 7]
     assert isinstance(found[3], ValueError)
 
@@ -82,17 +94,17 @@ def test_different_questions_are_not_mixed():
         return -images[:, 0, 0, 0]
 
     async def ask():
-        batcher = make_batcher()
-        return await asyncio.gather(
-            *(batcher.compute(function, views(n), 30) for n, function in enumerate([first, second, first, second]))
-        )
+        batcher = make_batcher({"first": first, "second": second})
+        asked = [("first",), ("second",), ("first",), ("first", "second")]
+        return await asyncio.gather(*(batcher.compute(names, views(n), 30) for n, names in enumerate(asked)))
 
-    assert [int(one[0]) for one in asyncio.run(ask())] == [0, -1, 2, -3]
-    assert batches == ["first", "second"]
+    found = [[int(values[0]) for values in one] for one in asyncio.run(ask())]
+    assert found == [[0], [-1], [2], [3, -3]]
+    assert batches == ["first", "second", "first", "second"]
 
 
 def test_whoever_waited_too_long_is_told_so():
-    found = ask_each(make_batcher(), lambda images: images[:, 0, 0, 0], 1, 2, seconds=-1)
+    found = ask_each(make_batcher(lambda images: images[:, 0, 0, 0]), 1, 2, seconds=-1)
     assert all(isinstance(one, ApiError) and one.status == 503 and "Retry-After" in one.headers for one in found)
 
 
@@ -101,7 +113,7 @@ def test_who_asks_just_when_the_worker_ends_is_answered_too():
         return images[:, 0, 0, 0]
 
     async def ask_twice():
-        batcher, ending = make_batcher(), asyncio.Event()
+        batcher, ending = make_batcher(same), asyncio.Event()
         count = batcher.metrics.batch
 
         def batch(*figures):  # the worker's last step, so whoever waits for this goes on before anything else does
@@ -109,11 +121,11 @@ def test_who_asks_just_when_the_worker_ends_is_answered_too():
             ending.set()
 
         batcher.metrics.batch = batch
-        first = asyncio.ensure_future(batcher.compute(same, views(1), 30))
+        first = asyncio.ensure_future(batcher.compute(("it",), views(1), 30))
         await ending.wait()
         async with asyncio.timeout(20):
-            second = await batcher.compute(same, views(2), 30)
-        return int((await first)[0]), int(second[0])
+            second = await batcher.compute(("it",), views(2), 30)
+        return int((await first)[0][0]), int(second[0][0])
 
     assert asyncio.run(ask_twice()) == (1, 2)
 

@@ -66,6 +66,23 @@ def test_triton_health_and_metadata(client):
     assert [one["name"] for one in client.get_model_repository_index()] == ["tiny"]
 
 
+def test_triton_is_told_of_the_model_and_of_what_it_computed(client, expected):
+    config = client.get_model_config("tiny")
+    assert config["max_batch_size"] >= 1
+    types = {one["name"]: one["data_type"] for one in config["input"]}
+    assert types == {"images": "TYPE_STRING", "pixels": "TYPE_UINT8"}
+    assert {one["name"]: one["dims"] for one in config["output"]}["probabilities"] == [4]
+    client.infer("tiny", [files_input([image_bytes(seed) for seed in range(3)], binary=True)])
+    [before] = client.get_inference_statistics("tiny")["model_stats"]
+    client.infer("tiny", [files_input([image_bytes(seed) for seed in range(3)], binary=True)])
+    [after] = client.get_inference_statistics()["model_stats"]
+    assert (after["name"], after["inference_count"] - before["inference_count"]) == ("tiny", 3)
+    assert after["execution_count"] - before["execution_count"] == 1
+    for part in ("compute_input", "queue", "compute_infer", "success"):
+        assert after["inference_stats"][part]["count"] > before["inference_stats"][part]["count"]
+        assert after["inference_stats"][part]["ns"] > before["inference_stats"][part]["ns"]
+
+
 def test_triton_asks_about_files(client, expected):
     files = [image_bytes(seed) for seed in range(3)]
     for binary in (True, False):

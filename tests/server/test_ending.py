@@ -13,7 +13,7 @@ from support.live_server import image_bytes, save_tiny_model, serving
 from support.serving import GatedEngine, gated, make_image, opened, running, wait_until_refused
 from vitreous.config.server import ServerSettings
 from vitreous.errors import DamagedModelError
-from vitreous.server.running import make_server, run_server
+from vitreous.server.running import listen, make_server, run_server
 
 SOON = {"response_seconds": 5, "grace_seconds": 1}
 """Long enough for a slow machine to begin with a request, and to tell its client that there will be no answer."""
@@ -71,14 +71,15 @@ def test_an_explanation_that_does_not_end_is_told_so_and_not_waited_for(tmp_path
 
 
 def test_a_model_that_answers_no_numbers_does_not_start_a_server(tmp_path):
-    """Its own error, before anything listens, and not a traceback of uvicorn's."""
+    """Its own error, and not a traceback of uvicorn's."""
 
     class Damaged(GatedEngine):
         def logits(self, images):
             raise DamagedModelError("damaged: gives logits that are not numbers.")
 
-    with pytest.raises(DamagedModelError, match=r"^damaged: "):
-        run_server([gated(Damaged())], ServerSettings(), None, lambda: None)
+    settings = ServerSettings(port=0)
+    with listen(settings) as bound, pytest.raises(DamagedModelError, match=r"^damaged: "):
+        run_server([gated(Damaged())], settings, bound, lambda: None)
 
 
 HANGS = """

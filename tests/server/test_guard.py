@@ -57,6 +57,41 @@ def test_a_page_of_another_server_cannot_ask(server, subtests):
             assert server.client.get("/", headers=headers).status_code == 403
 
 
+FRIEND = "https://photos.example"
+
+
+def preflight(server, origin, path="/predict"):
+    asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization, content-type"}
+    return server.client.options(path, headers={"Origin": origin, **asked})
+
+
+def test_a_page_that_was_allowed_asks_and_reads_the_answer(subtests):
+    """As the Fetch standard says: the preflight brings no token; each answer, a refusal too, names the origin."""
+    for token in (None, TOKEN):
+        model = gated(GatedEngine())
+        with subtests.test(token=token), running(model, token=token, allowed_origins=(FRIEND,)) as server:
+            allowed = preflight(server, FRIEND)
+            assert allowed.status_code == 204
+            assert allowed.headers["Access-Control-Allow-Origin"] == FRIEND
+            assert "POST" in allowed.headers["Access-Control-Allow-Methods"].split(", ")
+            headers = allowed.headers["Access-Control-Allow-Headers"].lower().split(", ")
+            assert {"authorization", "content-type"} <= set(headers)
+            sent = {"Origin": FRIEND, **({"Authorization": f"Bearer {token}"} if token else {})}
+            for content, status in ((make_image(), 200), (b"no image", 422)):
+                answer = server.client.post("/predict", content=content, headers=sent)
+                assert answer.status_code == status
+                assert answer.headers["Access-Control-Allow-Origin"] == FRIEND
+                assert answer.headers["Vary"] == "Origin"
+            if token:
+                refused = server.client.post("/predict", content=make_image(), headers={"Origin": FRIEND})
+                assert (refused.status_code, refused.headers["Access-Control-Allow-Origin"]) == (401, FRIEND)
+            for stranger in ("https://evil.example", f"{FRIEND}.evil.example", "null"):
+                refused = preflight(server, stranger)
+                assert refused.status_code in (401, 403)
+                assert "Access-Control-Allow-Origin" not in refused.headers
+                assert list(refused.json()) == ["error"]
+
+
 def test_a_token_opens(closed):
     right = {"Authorization": f"Bearer {TOKEN}", "Host": "example.com"}
     assert closed.client.post("/predict", content=make_image(), headers=right).status_code == 200
@@ -65,7 +100,7 @@ def test_a_token_opens(closed):
 
 WRONG_TOKENS = (None, "", TOKEN, f"Basic {TOKEN}", f"Bearer {TOKEN}x", f"Bearer {TOKEN[:-1]}", "Bearer", "Bearer \xff")
 CLOSED = ("POST /predict", "POST /", "GET /metrics", "GET /v2", "GET /v2/models/gated")
-OPEN = ("/", "/v2/health/live", "/v2/health/ready", "/docs", "/page/static/docs.css", "/openapi.json")
+OPEN = ("/", "/health", "/v2/health/live", "/v2/health/ready", "/docs", "/page/static/docs.css", "/openapi.json")
 
 
 def test_without_the_token_nothing_is_told(closed, subtests):
@@ -117,7 +152,7 @@ def test_the_document_describes_every_route(server):
     paths = server.client.get("/openapi.json").json()["paths"]
     assert {"/predict", "/explain", "/embed", "/metrics", "/v2/models/{name}/infer", "/v2/health/live"} <= set(paths)
     body = paths["/predict"]["post"]["requestBody"]["content"]
-    assert set(body) == {"application/octet-stream", "application/json"}
+    assert set(body) == {"application/octet-stream", "application/json", "multipart/form-data"}
 
 
 def test_head_is_get_without_the_body(server):
@@ -135,6 +170,7 @@ def test_metrics_count_what_happened(server):
     text = server.client.get("/metrics").text
     assert 'vitreous_requests_total{route="/predict",status="422"}' in text
     assert "made/up" not in text
+    assert not re.search(r"(?m)^(# TYPE )?\w+_created\b", text)
     for name in ("request_seconds_bucket", "stage_seconds_bucket", "queue_images", "batch_images_bucket"):
         assert f"vitreous_{name}{{" in text
     assert "process_resident_memory_bytes" in text

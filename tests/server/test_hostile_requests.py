@@ -52,6 +52,9 @@ def test_command_lines_that_make_no_sense(bundle, subtests, monkeypatch):
         ((bundle, "--host", "::"), "host='::'", "VITREOUS_TOKEN"),
         ((bundle, "--host", "no such host"), "host='no such host'", "VITREOUS_TOKEN"),
         ((bundle, "--token", "short"), "token"),
+        ((bundle, "--allow-origin", "*"), "allow_origin='*'", "VITREOUS_TOKEN"),
+        ((bundle, "--allow-origin", "https://a.example,b.example"), "b.example"),
+        ((bundle, "--allow-origin", "https://a.example/"), "https://a.example/"),
         ((bundle, "--token", "ééééééééééééééééééé"), "token"),
         ((bundle, "--host", "127.0.0.1", "--port", "1", "--engine", "magic"), "--engine"),
     ):

@@ -55,6 +55,25 @@ def outputs(answer):
     return {output["name"]: output for output in answer.json()["outputs"]}
 
 
+def test_what_is_asked_that_is_not_known_is_refused(server):
+    for path in ("/v2", "/v2/health/live", "/v2/models", "/v2/models/colours", "/health", "/models"):
+        assert server.client.get(path).status_code == 200, path
+    assert server.client.get("/v2?x=1").status_code == 400
+    assert server.client.get("/v2/models").json() == server.client.get("/models").json() == {"models": ["colours"]}
+
+
+def test_several_outputs_are_computed_in_one_pass(server, model, monkeypatch):
+    passes = []
+    forward = model.bundle.model.encode
+    monkeypatch.setattr(model.bundle.model, "encode", lambda *args: passes.append(1) or forward(*args))
+    wanted = [{"name": name} for name in ("probabilities", "labels", "representation")]
+    found = outputs(server.client.post(INFER, json=in_json(outputs=wanted)))
+    assert passes == [1]
+    for name in ("probabilities", "representation"):
+        alone = outputs(server.client.post(INFER, json=in_json(outputs=[{"name": name}])))[name]
+        assert found[name]["data"] == pytest.approx(alone["data"], abs=1e-6)
+
+
 def test_what_the_server_and_the_model_are(server):
     assert server.client.get("/v2/health/live").status_code == 200
     assert server.client.get("/v2/health/ready").status_code == 200

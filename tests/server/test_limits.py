@@ -42,6 +42,12 @@ def test_too_large_a_body_is_refused_before_it_is_read(server):
     assert "100 kB" in said
 
 
+def test_too_large_a_chunk_is_refused_before_it_comes(server):
+    with server.connect() as connection:
+        connection.sendall(POST + b"Transfer-Encoding: chunked\r\n\r\n7fffffff\r\n")  # and nothing more
+        assert sentence(read_answer(connection))[0] == 413
+
+
 def test_too_large_a_body_that_is_sent_is_answered(server):
     """httpx reads no answer before it has sent everything."""
     for content in (bytes(20 * MOST), (bytes(10_000) for _ in range(20))):  # of known and of unknown length

@@ -50,6 +50,41 @@ def test_bytes_are_an_image_whatever_they_are_called(server):
         )
 
 
+def test_a_form_with_a_file(server):
+    """As `curl -F image=@cat.jpg` and HTML forms send it; other fields are parameters."""
+    for name in ("image", "file", "whatever"):
+        files = {name: ("a cat.png", make_image("green"), "image/png")}
+        found = server.client.post("/predict", files=files, data={"top_k": "2"})
+        assert found.status_code == 200, found.text
+        assert found.json()[0]["label"] == "green"
+        assert len(found.json()) == 2
+    assert server.client.post("/embed", files={"image": make_image()}).status_code == 200
+    image = ("image", ("a.png", make_image(), "image/png"))
+    broken = {"Content-Type": "multipart/form-data; boundary=x"}
+    for refused in (
+        server.client.post("/predict", files=[image, image]),
+        server.client.post("/predict", files=[image], data={"top_k": "many"}),
+        server.client.post("/predict", files=[image], data={"topk": "2"}),
+        server.client.post("/predict", files={"text": (None, "no file")}),
+        server.client.post("/predict", content=b"--x\r\n\r\n", headers=broken),
+        server.client.post("/predict", content=b"--x\r\n" * 100_000, headers=broken),
+        server.client.post("/predict", content=b"", headers={"Content-Type": "multipart/form-data"}),
+    ):
+        assert refused.status_code == 400, refused.text
+        assert list(refused.json()) == ["error"]
+
+
+def test_curl_d_is_told_what_to_write_instead(server):
+    """It takes line breaks out of files."""
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    for kind in ("PNG", "JPEG", "BMP"):
+        content = make_image(kind=kind, size=(200, 240)).replace(b"\r", b"").replace(b"\n", b"")
+        for sent in (content, b"image=cat.jpg", b"cat.jpg"):
+            refused = server.client.post("/predict", content=sent, headers=form)
+            assert refused.status_code == 400
+            assert "--data-binary" in refused.json()["error"]
+
+
 def test_answers_of_a_batch_equal_single_ones(server, bundle):
     """Thirty requests at once, each beside the command's own answer for that image alone."""
     images = [make_image(colour, seed) for seed in range(10) for colour in COLOURS]
@@ -123,8 +158,5 @@ def test_json_that_makes_no_sense(server, subtests):
             assert len(refused.content) < 500
 
 
-def test_forms_and_compressed_bodies_are_not_read(server):
-    refused = server.client.post("/predict", files={"file": make_image()})
-    assert refused.status_code == 415
-    assert "--data-binary" in refused.json()["error"]
+def test_compressed_bodies_are_not_read(server):
     assert server.client.post("/predict", content=b"x", headers={"Content-Encoding": "gzip"}).status_code == 415

@@ -70,7 +70,7 @@ def serving(*models, options=(), program=(sys.executable, "-c", MAIN), **environ
         said = ""
         for line in process.stderr:
             said += line
-            if found := re.search(r"http://\S+:(\d+)", line):
+            if found := re.search(r"at http://\S+:(\d+) ", line):
                 yield Running(process, int(found[1]), said)
                 break
         else:

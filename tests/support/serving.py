@@ -87,7 +87,8 @@ class GatedEngine:
         assert self.gate.wait(300)  # longer than a server that waits for it is waited for
         return images[:, :, 0, 0].float() / 255
 
-    representations = logits
+    def outputs(self, images, names):
+        return [self.logits(images)] * len(names)
 
 
 def gated(engine, name="gated"):

@@ -12,6 +12,7 @@ class ServerSettings:
     host: str = "127.0.0.1"
     port: int = 8000  # the port; 0 for any that is free
     token: str | None = None  # what a request must show; None answers everybody who can reach the address
+    allowed_origins: tuple[str, ...] = ()  # of web pages elsewhere that may send requests; "*" allows all
     max_body_bytes: int = 32 * 2**20  # most bytes of one request
     max_total_body_bytes: int = 256 * 2**20  # most bytes of all requests that are being read or answered
     max_pixels: int = 2**25  # most pixels of an image that is no JPEG; of a JPEG, as many as are ever decoded

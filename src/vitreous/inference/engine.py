@@ -7,6 +7,7 @@ B images, C channels, H x W pixels, K classes, D numbers of a representation.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,20 +52,21 @@ class Engine(ABC):
         """The batch size with the highest throughput."""
 
     @abstractmethod
-    def _compute(self, images: Tensor, output: str) -> Tensor:
-        """(B, K) logits or (B, D) representations, float32."""
+    def _compute(self, images: Tensor, outputs: Sequence[str]) -> list[Tensor]:
+        """(B, K) logits or (B, D) representations, float32, of each name in `outputs`; in one pass where it can."""
 
     def logits(self, images: Tensor) -> Tensor:
         """(B, K) float32 of images (B, C, H, W) uint8."""
         if not self.classes:
             raise UserError(f"{self.path or 'the model'}: it has no classifier and so no logits to give.")
-        return self._checked(images, LOGITS)
+        return self.outputs(images, [LOGITS])[0]
 
     def representations(self, images: Tensor) -> Tensor:
         """(B, D) float32, before any classifier, of images (B, C, H, W) uint8."""
-        return self._checked(images, REPRESENTATION)
+        return self.outputs(images, [REPRESENTATION])[0]
 
-    def _checked(self, images: Tensor, output: str) -> Tensor:
+    def outputs(self, images: Tensor, names: Sequence[str]) -> list[Tensor]:
+        """The outputs of these names, `LOGITS` (if there is a classifier) or `REPRESENTATION`, in one pass."""
         expected = (self.preprocess.channels, *self.preprocess.size)
         if images.dtype != torch.uint8 or images.ndim != 4 or tuple(images.shape[1:]) != expected:
             kind = str(images.dtype).removeprefix("torch.")
@@ -72,8 +74,9 @@ class Engine(ABC):
                 f"images of shape {tuple(images.shape)} and type {kind}: the model takes (count, "
                 f"{', '.join(map(str, expected))}) of uint8; vitreous.data.view.make_view makes one image so."
             )
-        found = self._compute(images, output)
-        check_numbers(found, output, self.path)
+        found = self._compute(images, names)
+        for name, values in zip(names, found, strict=True):
+            check_numbers(values, name, self.path)
         return found
 
 
@@ -93,11 +96,16 @@ class TorchEngine(Engine):
     def batch_size(self) -> int:
         return inference_batch(self.network.config)
 
-    def _compute(self, images: Tensor, output: str) -> Tensor:
-        function = self.network if output == LOGITS else self.network.representation
+    def _compute(self, images: Tensor, outputs: Sequence[str]) -> list[Tensor]:
         with torch.inference_mode(), evaluating(self.network):
-            found = function(normalise(images, self.preprocess).to(self.network.device)).float().cpu()
-        return found.clone()  # an ordinary tensor, which training may use
+            given = normalise(images, self.preprocess).to(self.network.device)
+            if len(outputs) > 1:
+                both = self.network.outputs(given)
+                found = [both.logits if output == LOGITS else both.representation for output in outputs]
+            else:
+                found = [self.network(given) if outputs[0] == LOGITS else self.network.representation(given)]
+            found = [values.float().cpu() for values in found]
+        return [values.clone() for values in found]  # ordinary tensors, which training may use
 
 
 class GraphEngine(Engine):

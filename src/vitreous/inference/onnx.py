@@ -103,8 +103,8 @@ class OnnxEngine(GraphEngine):
     def classes(self) -> int:
         return next((output.shape[1] for output in self._session().get_outputs() if output.name == LOGITS), 0)
 
-    def _compute(self, images: Tensor, output: str) -> Tensor:
-        return torch.from_numpy(_run(self._session(), [output], images)[0])
+    def _compute(self, images: Tensor, outputs: Sequence[str]) -> list[Tensor]:
+        return [torch.from_numpy(values) for values in _run(self._session(), list(outputs), images)]
 
     def _session(self) -> Any:
         with self._lock:

@@ -119,15 +119,16 @@ class OpenVinoEngine(GraphEngine):
         """No stream waits for the last chunk of the others for long."""
         return IMAGES_PER_STREAM * self.threads * 4
 
-    def _compute(self, images: Tensor, output: str) -> Tensor:
-        number, width = self._outputs[output]
-        found = np.empty((len(images), width), dtype=np.float32)
+    def _compute(self, images: Tensor, outputs: Sequence[str]) -> list[Tensor]:
+        numbers, widths = zip(*(self._outputs[output] for output in outputs), strict=True)
+        found = [np.empty((len(images), width), dtype=np.float32) for width in widths]
         given = np.ascontiguousarray(images.numpy())
         streams = self._streams(IMAGES_PER_STREAM if len(given) > 1 else 1)
-        chunks = [(rows, streams.submit(chunk, number)) for rows, chunk in split_chunks(given, IMAGES_PER_STREAM)]
+        chunks = [(rows, streams.submit(chunk, numbers)) for rows, chunk in split_chunks(given, IMAGES_PER_STREAM)]
         for rows, future in chunks:
-            found[rows] = future.result()[: rows.stop - rows.start]
-        return torch.from_numpy(found)
+            for values, part in zip(found, future.result(), strict=True):
+                values[rows] = part[: rows.stop - rows.start]
+        return [torch.from_numpy(values) for values in found]
 
     def _streams(self, size: int) -> _Streams:
         """For `size` images at once: a stream for each core, and a request that waits; for one image, all cores."""
@@ -150,15 +151,15 @@ class _Streams:
             self._idle.put(compiled.create_infer_request())
         self._pool = ThreadPoolExecutor(requests, thread_name_prefix="openvino")
 
-    def submit(self, images: NDArray[np.uint8], output: int) -> Future[NDArray[np.float32]]:
-        return self._pool.submit(self._infer, images, output)
+    def submit(self, images: NDArray[np.uint8], outputs: Sequence[int]) -> Future[list[NDArray[np.float32]]]:
+        return self._pool.submit(self._infer, images, outputs)
 
-    def _infer(self, images: NDArray[np.uint8], output: int) -> NDArray[np.float32]:
+    def _infer(self, images: NDArray[np.uint8], outputs: Sequence[int]) -> list[NDArray[np.float32]]:
         request = self._idle.get()
         try:
             request.start_async({0: images})
             request.wait()
-            return request.get_output_tensor(output).data.copy()
+            return [request.get_output_tensor(output).data.copy() for output in outputs]
         finally:
             self._idle.put(request)
 

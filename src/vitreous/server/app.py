@@ -19,7 +19,7 @@ from vitreous.server.errors import ApiError, handle_error
 from vitreous.server.guard import Guard, Policy
 from vitreous.server.metrics import ServerMetrics
 from vitreous.server.page.routes import router as page_router
-from vitreous.server.served_model import ModelToServe, ServedModel
+from vitreous.server.served_model import LoadedModels, ModelToServe
 from vitreous.threads import usable_cores
 
 DESCRIPTION = (
@@ -28,34 +28,18 @@ DESCRIPTION = (
 )
 
 
-def make_app(models: Sequence[ModelToServe], settings: ServerSettings) -> FastAPI:
-    """The application for these models, of different names; the first is the default.
-
-    Each model is warmed up, so that one that fails is found before any request.
-    """
+def make_app(opened: Sequence[ModelToServe], settings: ServerSettings) -> FastAPI:
+    """The application for these models; with none, it answers 503 until its `state.models` have loaded some."""
     metrics = ServerMetrics()
-    served = {model.name: ServedModel(model, settings, metrics) for model in models}
-    for model in served.values():
-        model.warm_up()
+    models = LoadedModels(settings, metrics)
+    models.load(opened)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         # These threads decode images: more would need more memory without being faster.
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(usable_cores(), "decode"))
         yield
-        for model in served.values():
-            model.close()
-
-    def check_queues() -> None:
-        """Refuse an image if every model's queue is full."""
-        refused: ApiError | None = None
-        for model in served.values():
-            try:
-                return model.queue.check_before_receiving()
-            except ApiError as error:
-                refused = error
-        assert refused is not None
-        raise refused
+        models.close()
 
     app = _App(
         title="vitreous",
@@ -66,8 +50,8 @@ def make_app(models: Sequence[ModelToServe], settings: ServerSettings) -> FastAP
         redirect_slashes=False,  # behind a proxy the redirect's address may be wrong
         lifespan=lifespan,
     )
-    policy = Policy(settings, check_queues)
-    app.state.metrics, app.state.models, app.state.policy = metrics, served, policy
+    policy = Policy(settings, models.check_queues)
+    app.state.metrics, app.state.models, app.state.policy = metrics, models, policy
     app.state.page_lock, app.state.page_start = asyncio.Lock(), None
     app.add_middleware(Guard, settings=settings, metrics=metrics, policy=policy)
     for error in (ApiError, RequestValidationError, HTTPException):

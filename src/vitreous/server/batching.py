@@ -11,7 +11,7 @@ import asyncio
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -26,7 +26,6 @@ from vitreous.server.metrics import ModelMetrics
 
 T = TypeVar("T")
 P = ParamSpec("P")
-Forward = Callable[[Tensor], Tensor]  # (B, C, H, W) uint8 to (B, ...): an engine's logits or representations
 FIRST_SECONDS_PER_IMAGE = 0.02  # assumed before any was computed
 RESERVED_SECONDS = 0.25  # for which an image that is being received counts as queued
 
@@ -150,8 +149,8 @@ class AdmissionQueue:
 @dataclass
 class _PendingView:
     view: Tensor
-    function: Forward
-    result: asyncio.Future[Tensor]
+    outputs: Sequence[str]
+    result: asyncio.Future[list[Tensor]]
     until: float
     since: float = field(default_factory=time.monotonic)
 
@@ -162,7 +161,7 @@ class Batcher:
     def __init__(self, engine: Engine, queue: AdmissionQueue, metrics: ModelMetrics, grace_seconds: float) -> None:
         """grace_seconds: how long a batch may take once it has begun, before its requests are refused."""
         self.grace_seconds = grace_seconds
-        self.batch_size = min(engine.batch_size, queue.size)
+        self.engine, self.batch_size = engine, min(engine.batch_size, queue.size)
         self.metrics = metrics
         self._waiting: list[_PendingView] = []
         self._calls = engine.max_concurrency
@@ -170,10 +169,10 @@ class Batcher:
         self._busy = 0
         self._workers: set[asyncio.Task[None]] = set()  # held, as the event loop holds tasks by weak references alone
 
-    async def compute(self, function: Forward, views: Sequence[Tensor], seconds: float) -> list[Tensor]:
-        """The function's output for each view; refused if the batch does not begin within this many seconds."""
+    async def compute(self, outputs: Sequence[str], views: Sequence[Tensor], seconds: float) -> list[Tensor]:
+        """(B, ...) of each of the engine's outputs; refused if the batch does not begin within this many seconds."""
         loop, until = asyncio.get_running_loop(), time.monotonic() + seconds
-        waiting = [_PendingView(view, function, loop.create_future(), until) for view in views]
+        waiting = [_PendingView(view, outputs, loop.create_future(), until) for view in views]
         self._waiting += waiting
         if self._busy < self._calls:
             self._busy += 1
@@ -182,7 +181,8 @@ class Batcher:
             worker.add_done_callback(self._workers.discard)
         try:
             async with asyncio.timeout(max(seconds, 0) + self.grace_seconds):
-                return list(await asyncio.gather(*(one.result for one in waiting)))
+                rows = await asyncio.gather(*(one.result for one in waiting))
+                return [torch.stack(values) for values in zip(*rows, strict=True)]
         except TimeoutError:
             raise timeout_error() from None
         finally:
@@ -196,7 +196,7 @@ class Batcher:
                 started = time.monotonic()
                 for one in batch:
                     self.metrics.stages["wait"].observe(started - one.since)
-                results = await self.threads.run(_compute, batch)
+                results = await self.threads.run(_compute, self.engine, batch)
                 seconds = time.monotonic() - started
                 self.metrics.batch(len(batch), seconds)
                 for one, result in zip(batch, results, strict=True):
@@ -206,20 +206,20 @@ class Batcher:
             self._busy -= 1
 
     def _next_batch(self) -> list[_PendingView]:
-        """The longest waiting images that need the same function, at most a batch; empty if none wait."""
+        """The longest waiting images that need the same outputs, at most a batch; empty if none wait."""
         now = time.monotonic()
         for one in self._waiting:
             if one.until < now:
                 _resolve(one.result, timeout_error())
         waiting = [one for one in self._waiting if not one.result.done()]
-        matching = [one for one in waiting if one.function == waiting[0].function]
+        matching = [one for one in waiting if one.outputs == waiting[0].outputs]
         batch = matching[: self.batch_size]
         batched = set(map(id, batch))
         self._waiting = [one for one in waiting if id(one) not in batched]
         return batch
 
 
-def _resolve(future: asyncio.Future[Tensor], result: Tensor | Exception) -> None:
+def _resolve(future: asyncio.Future[list[Tensor]], result: list[Tensor] | Exception) -> None:
     if future.done():
         return
     if isinstance(result, Exception):
@@ -228,11 +228,12 @@ def _resolve(future: asyncio.Future[Tensor], result: Tensor | Exception) -> None
         future.set_result(result)
 
 
-def _compute(batch: Sequence[_PendingView]) -> Iterable[Tensor | Exception]:
-    """A result for each image; if the batch fails, each is computed alone, so that only the faulty one fails."""
+def _compute(engine: Engine, batch: Sequence[_PendingView]) -> Sequence[list[Tensor] | Exception]:
+    """The outputs of each image; if the batch fails, each is computed alone, so that only the faulty one fails."""
     try:
-        return list(batch[0].function(torch.stack([one.view for one in batch])))
+        found = engine.outputs(torch.stack([one.view for one in batch]), batch[0].outputs)
+        return [list(row) for row in zip(*found, strict=True)]
     except Exception as error:
         if len(batch) == 1:
             return [error]
-        return [result for one in batch for result in _compute([one])]
+        return [result for one in batch for result in _compute(engine, [one])]

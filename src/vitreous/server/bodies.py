@@ -6,6 +6,8 @@ import asyncio
 import base64
 import binascii
 import time
+from email.message import Message
+from email.parser import BytesHeaderParser
 from typing import Generic, TypeVar
 
 from fastapi import Request
@@ -13,13 +15,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import ClientDisconnect
 
 from vitreous.config.server import ServerSettings
-from vitreous.inputs import format_bytes
-from vitreous.server.errors import ApiError, validation_error
+from vitreous.server.errors import ApiError, too_large, validation_error
 from vitreous.server.metrics import ServerMetrics
 
 BODY_METER = "vitreous.body"  # key of a request's `BodyMeter` in its ASGI scope
 MIN_THREAD_BYTES = 65_536  # JSON of this size is parsed in a thread, not in the event loop
 MAX_IMAGE_ITEMS = 1000  # of JSON with one image in base64
+MAX_FORM_PARTS = 16
+MIN_LINE_BREAK_BYTES = 4096  # an image's file of this size without any line break: one in 10^13
 
 Fields = TypeVar("Fields", bound=BaseModel)
 Parameters = TypeVar("Parameters", bound=BaseModel)
@@ -60,7 +63,7 @@ async def read_body(request: Request, settings: ServerSettings) -> bytes:
         raise ApiError(415, f"Content-Encoding {encoding[:20]!r}: bodies are taken as they are; leave it out.")
     announced = request.headers.get("content-length", "")
     if announced.isdigit() and int(announced) > settings.max_body_bytes:
-        raise _too_large(settings)
+        raise too_large(settings.max_body_bytes)
     meter: BodyMeter = request.scope[BODY_METER]
     body, started = bytearray(), time.monotonic()
     judged, judged_at = 0, started  # bytes received until the end of the last span, and its time
@@ -69,7 +72,7 @@ async def read_body(request: Request, settings: ServerSettings) -> bytes:
         meter.add(len(part))
         body += part
         if len(body) > settings.max_body_bytes:
-            raise _too_large(settings)
+            raise too_large(settings.max_body_bytes)
         now = time.monotonic()
         if not more:
             meter.metrics.body_seconds.observe(now - started)
@@ -89,11 +92,6 @@ async def _next_part(request: Request, settings: ServerSettings) -> tuple[bytes,
     if message["type"] == "http.disconnect":
         raise ClientDisconnect
     return message.get("body", b""), message.get("more_body", False)
-
-
-def _too_large(settings: ServerSettings) -> ApiError:
-    limit = format_bytes(settings.max_body_bytes)
-    return ApiError(413, f"the request has more than {limit}, the limit; send a smaller image.")
 
 
 def _too_slow() -> ApiError:
@@ -124,6 +122,36 @@ def decode_base64(text: str, field: str) -> bytes:
         raise ApiError(400, f"{field}: this is not base64; send the bytes of the image's file in base64.") from None
 
 
+def _lost_line_breaks(body: bytes) -> bool:
+    """Whether `curl -d` has sent this: text, or a file from which it has taken every line break."""
+    file = len(body) >= MIN_LINE_BREAK_BYTES or body.startswith(b"\x89PNG\x1a")
+    return (file or body.isascii()) and b"\n" not in body and b"\r" not in body
+
+
+def _read_form(body: bytes, content_type: str, parameters: type[Parameters]) -> tuple[bytes, Parameters]:
+    """The only file of a form (RFC 7578), and the parameters that its other fields are."""
+    header = Message()
+    header["Content-Type"] = content_type
+    boundary = str(header.get_param("boundary", "")).encode("latin-1", "replace")
+    parts = (b"\r\n" + body).split(b"\r\n--" + boundary, MAX_FORM_PARTS + 2) if boundary else []
+    if len(parts) < 3 or not parts[-1].startswith(b"--"):
+        raise ApiError(400, f"the form is incomplete, or has more than {MAX_FORM_PARTS} fields; send one with a file.")
+    files, texts = [], {}
+    for part in parts[1:-1]:
+        head, _, content = part.partition(b"\r\n\r\n")
+        field = BytesHeaderParser().parsebytes(head.lstrip())
+        if field.get_filename() is not None:
+            files.append(content)
+        else:
+            texts[str(field.get_param("name", header="content-disposition"))] = content.decode("utf-8", "replace")
+    if len(files) != 1:
+        raise ApiError(400, f"the form has {len(files)} files; send one, such as with curl -F image=@FILE.")
+    try:
+        return files[0], parameters.model_validate(texts)
+    except ValidationError as error:
+        raise validation_error(error) from None
+
+
 class ImageFields(BaseModel, Generic[Parameters]):
     """An image in JSON, in the form of Hugging Face's API. Unknown fields are refused."""
 
@@ -145,12 +173,13 @@ async def read_image(
 
     A body that is neither JSON nor a form is an image's file, whatever its content type.
     """
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind == "multipart/form-data":
-        raise ApiError(
-            415, "forms are not read; send the image's bytes as the body: curl --data-binary @cat.jpg ADDRESS."
-        )
+    content_type = request.headers.get("content-type", "")
+    kind = content_type.partition(";")[0].strip().lower()
     body = await read_body(request, settings)
+    if kind == "multipart/form-data":
+        return _read_form(body, content_type, parameters)
+    if kind == "application/x-www-form-urlencoded" and _lost_line_breaks(body):
+        raise ApiError(400, "this is form data, not an image; send the file with curl --data-binary @FILE, not -d.")
     if kind != "application/json":
         return body, parameters()
     fields = await parse_fields(body, ImageFields[parameters], MAX_IMAGE_ITEMS)  # type: ignore[valid-type]

@@ -18,7 +18,7 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from vitreous.config.server import ServerSettings
-from vitreous.server.errors import ApiError
+from vitreous.server.errors import ApiError, too_large
 from vitreous.server.guard import RAW_HEADERS, Policy
 from vitreous.server.metrics import ServerMetrics
 
@@ -32,15 +32,14 @@ TINY_CHUNKS = "the body comes in chunks of a few bytes; send larger ones."
 
 
 class _H11Connection(h11.Connection):
-    """h11's parser, which refuses bodies in tiny chunks."""
+    """h11's parser, which refuses bodies in tiny chunks, and chunks beyond the limit before they come."""
 
-    def __init__(self, refuse: Callable[[h11.Request], bool]) -> None:
+    def __init__(self, refuse: Callable[[h11.Request], bool], max_body_bytes: int) -> None:
         """refuse: may answer a request itself, and returns whether it did."""
         super().__init__(h11.SERVER)
-        self._refuse = refuse
-
-    _chunks = _bytes = 0
-    complaint = NOT_HTTP
+        self._refuse, self._max_body_bytes = refuse, max_body_bytes
+        self._chunks = self._bytes = 0
+        self.complaint = ApiError(400, NOT_HTTP)
 
     def next_event(self) -> Any:
         event = super().next_event()
@@ -52,8 +51,12 @@ class _H11Connection(h11.Connection):
             self._chunks += 1
             self._bytes += len(event.data)
             if self._chunks > MAX_SMALL_CHUNKS and self._bytes < MIN_CHUNK_BYTES * self._chunks:
-                self.complaint = TINY_CHUNKS
+                self.complaint = ApiError(400, TINY_CHUNKS)
                 raise h11.RemoteProtocolError(TINY_CHUNKS)
+        # h11 has read a chunk's announced size before its first byte, and keeps it to itself
+        if getattr(self._reader, "_bytes_in_chunk", 0) > self._max_body_bytes:
+            self.complaint = too_large(self._max_body_bytes)
+            raise h11.RemoteProtocolError(self.complaint.sentence)
         return event
 
 
@@ -67,7 +70,7 @@ class BoundedConnection(H11Protocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.conn = _H11Connection(self._refuse_overload)
+        self.conn = _H11Connection(self._refuse_overload, self.settings.max_body_bytes)
         self.waiting_since = time.monotonic()  # since when the client has sent nothing that was expected
         self._receive_timer: asyncio.TimerHandle | None = None
         self._draining = False
@@ -153,11 +156,12 @@ class BoundedConnection(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:
         try:
-            self._send(ApiError(400, self.conn.complaint, headers={"Connection": "close"}))
+            self.conn.complaint.headers["Connection"] = "close"
+            self._send(self.conn.complaint)
         except h11.LocalProtocolError:
             self.transport.abort()
             return
-        self.metrics.request("none", 400)
+        self.metrics.request("none", self.conn.complaint.status)
         self.transport.close()
         if self.cycle is not None and not self.cycle.response_complete:  # its response is not sent any more
             self.cycle.disconnected = True

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 
 from vitreous.arguments import shown
+from vitreous.inputs import format_bytes
 
 
 class ErrorBody(BaseModel):
@@ -30,7 +31,7 @@ STATUS_SENTENCES = {
     404: "There is no such path or model.",
     408: "The body came too slowly.",
     413: "The request is too large.",
-    415: "The body is a form, or compressed.",
+    415: "The body is compressed.",
     421: "The server does not answer to this name.",
     422: "The image cannot be read.",
     503: "Too much is waiting; Retry-After says when to try again.",
@@ -63,6 +64,10 @@ class ApiError(Exception):
         lines += [f"{name.lower()}: {value}\r\n".encode("latin-1") for name, value in own.items()]
         start = f"HTTP/1.1 {self.status} {HTTPStatus(self.status).phrase}\r\n".encode()
         return b"".join((start, *lines, b"\r\n", body))
+
+
+def too_large(limit: int) -> ApiError:
+    return ApiError(413, f"the request has more than {format_bytes(limit)}, the limit; send a smaller image.")
 
 
 def too_many_images(limit: int) -> ApiError:

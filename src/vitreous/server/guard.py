@@ -1,8 +1,8 @@
 """Middleware before every route: authorisation, security headers, metrics.
 
 Without a token a server listens on this machine alone. A stranger's page may still make a local browser send requests:
-from its own origin, or by a name that it lets point here (DNS rebinding). Both are refused. With a token every request
-needs it, and any host name is accepted.
+from its own origin, or by a name that it lets point here (DNS rebinding). Both are refused, but for the origins that
+were allowed. With a token every request needs it, and any host name is accepted.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from contextlib import suppress
 from urllib.parse import urlsplit
 
 from starlette.requests import ClientDisconnect
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from vitreous.arguments import shown
 from vitreous.config.server import ServerSettings
 from vitreous.server.bodies import BODY_METER, BodyBudget, BodyMeter
 from vitreous.server.errors import ApiError
@@ -28,7 +30,7 @@ from vitreous.server.metrics import ServerMetrics
 
 log = logging.getLogger("vitreous")
 
-PUBLIC_PATHS = ("/", "/v2/health/live", "/v2/health/ready", "/docs", "/openapi.json")
+PUBLIC_PATHS = ("/", "/health", "/v2/health/live", "/v2/health/ready", "/docs", "/openapi.json")
 PUBLIC_FOLDER = "/page/static/"
 """Readable without a token: the page, which asks for it, the documentation, and health checks."""
 IMAGE_PATHS = ("/predict", "/", "/embed")  # refused before routing while all queues are full
@@ -50,18 +52,30 @@ HEADERS = {
 RAW_HEADERS = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
 
 
+PREFLIGHT_HEADERS = {
+    "Access-Control-Allow-Methods": "GET, POST",
+    "Access-Control-Allow-Headers": "Authorization, Content-Type, Inference-Header-Content-Length",
+    "Access-Control-Max-Age": "600",
+}
+
+
 class _Responder:
     """Sends a response with the security headers, and knows its status, 0 before it has begun."""
 
-    def __init__(self, send: Send) -> None:
-        self._send = send
+    def __init__(self, send: Send, origin: bytes | None) -> None:
+        """origin: of web pages elsewhere that may read it (CORS)."""
+        self._send, self._headers = send, list(RAW_HEADERS)
+        if origin is not None:
+            exposed = b"Retry-After, Inference-Header-Content-Length"
+            self._headers += [(b"access-control-allow-origin", origin), (b"access-control-expose-headers", exposed)]
+            self._headers += [(b"vary", b"Origin")]
         self.status = 0
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             own = {name.lower() for name, _ in message["headers"]}
-            message["headers"] = [*message["headers"], *(pair for pair in RAW_HEADERS if pair[0] not in own)]
+            message["headers"] = [*message["headers"], *(pair for pair in self._headers if pair[0] not in own)]
         await self._send(message)
 
 
@@ -70,7 +84,7 @@ class Policy:
 
     def __init__(self, settings: ServerSettings, check_queues: Callable[[], None]) -> None:
         """check_queues: raises an `ApiError` if every model's queue is full."""
-        self._host, self._check_queues = settings.host, check_queues
+        self._host, self._origins, self._check_queues = settings.host, settings.allowed_origins, check_queues
         self._token = None if settings.token is None else _digest(settings.token.encode())
 
     def check(self, method: str, path: str, headers: Iterable[tuple[bytes, bytes]]) -> None:
@@ -88,8 +102,14 @@ class Policy:
         except ApiError as refused:
             with suppress(ApiError):
                 self._check_authorised("POST", path, headers)
-                return refused
+                return refused if self.allowed_origin(headers) is None else None
         return None
+
+    def allowed_origin(self, headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
+        """The origin of the web page that sends this, if it is one of those that may; None for the server's own."""
+        origin = dict(headers).get(b"origin")
+        known = origin is not None and ("*" in self._origins or origin.decode("latin-1") in self._origins)
+        return origin if known else None
 
     def _check_authorised(self, method: str, path: str, pairs: Iterable[tuple[bytes, bytes]]) -> None:
         headers = {name: value.decode("latin-1") for name, value in pairs}
@@ -97,7 +117,8 @@ class Policy:
             raise ApiError(400, "give Content-Length or Transfer-Encoding, not both.", headers={"Connection": "close"})
         if self._token is None:
             _check_host(headers.get(b"host", ""), self._host)
-            _check_origin(headers)
+            if self.allowed_origin(pairs) is None:
+                _check_origin(headers)
             return
         if method == "GET" and (path in PUBLIC_PATHS or path.startswith(PUBLIC_FOLDER)):
             return
@@ -124,10 +145,14 @@ class Guard:
             return
         if scope["method"] == "HEAD":
             scope = {**scope, "method": "GET"}  # uvicorn leaves the body out
-        started, guarded = time.perf_counter(), _Responder(send)
+        origin = self.policy.allowed_origin(scope["headers"])
+        started, guarded = time.perf_counter(), _Responder(send, origin)
         meter = scope[BODY_METER] = BodyMeter(self._budget, self.metrics)
         try:
-            await self._call(scope, receive, guarded)
+            if origin is not None and scope["method"] == "OPTIONS":  # a browser asks whether the page may ask
+                await Response(status_code=204, headers=PREFLIGHT_HEADERS)(scope, receive, guarded)
+            else:
+                await self._call(scope, receive, guarded)
         finally:
             meter.close()
             self.metrics.request(_route(scope), guarded.status, time.perf_counter() - started)
@@ -194,7 +219,11 @@ def _check_origin(headers: dict[bytes, str]) -> None:
     """Refuse a request that a page of another server makes a browser send."""
     origin = headers.get(b"origin")
     if origin is not None and (not _host_name(origin) or urlsplit(origin).netloc != headers.get(b"host")):
-        raise ApiError(403, "this request comes from a page of another server; start the server with a token for it.")
+        raise ApiError(
+            403,
+            f"this request comes from a web page of {shown(origin)}; start the server with --allow-origin and that "
+            "address if such pages may send requests.",
+        )
 
 
 def _host_name(address: str) -> str:

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 from numpy.typing import NDArray
 from pydantic import BaseModel
 from torch import Tensor
 
 from vitreous import __version__
 from vitreous.data.view import ImageInput
+from vitreous.inference.engine import LOGITS, REPRESENTATION
 from vitreous.model.predictions import class_probabilities, predicted_class, ranked_classes
-from vitreous.server.batching import Forward
 from vitreous.server.bodies import MIN_THREAD_BYTES, parse_fields, read_body
-from vitreous.server.errors import ERROR_RESPONSES, ApiError
-from vitreous.server.routes import BINARY, request_body
-from vitreous.server.served_model import ServedModel, choose_model
+from vitreous.server.errors import ERROR_RESPONSES, ApiError, check_query
+from vitreous.server.routes import BINARY, model_names, request_body
+from vitreous.server.served_model import Models, ServedModel
 from vitreous.server.tensors import (
     IMAGES,
     PIXELS,
@@ -30,13 +30,15 @@ from vitreous.server.tensors import (
     write_tensor,
 )
 
-PROBABILITIES, LABELS, REPRESENTATION = "probabilities", "labels", "representation"
+PROBABILITIES, LABELS = "probabilities", "labels"
 VERSION = "1"  # of every model
 JSON_LENGTH = "Inference-Header-Content-Length"  # bytes of JSON at the start of a body
 MAX_ITEMS = 2**18  # of JSON: more than the pixels of an image of 256 x 256; larger tensors are sent as bytes
 MIN_THREAD_NUMBERS = 16_384  # a response with this many numbers is written in a thread, not in the event loop
 
-router = APIRouter(prefix="/v2", tags=["Open Inference Protocol"], responses=ERROR_RESPONSES)
+router = APIRouter(
+    prefix="/v2", tags=["Open Inference Protocol"], responses=ERROR_RESPONSES, dependencies=[Depends(check_query)]
+)
 
 
 class ServerMetadata(BaseModel):
@@ -93,44 +95,107 @@ async def server() -> ServerMetadata:
 
 
 @router.get("/health/live")
-async def live(request: Request) -> dict[str, bool]:
+async def live(models: Models) -> dict[str, bool]:
     """Whether the server runs, and no engine hangs."""
-    _check_alive(request)
+    models.check_alive()
     return {"live": True}
 
 
 @router.get("/health/ready")
-async def ready(request: Request) -> dict[str, bool]:
-    """Whether it answers for its models; it does from the first moment on."""
-    _check_alive(request)
+async def ready(models: Models) -> dict[str, bool]:
+    """Whether all models are loaded, and no engine hangs."""
+    models.all()
+    models.check_alive()
     return {"ready": True}
 
 
-def _check_alive(request: Request) -> None:
-    for served in request.app.state.models.values():
-        served.check_alive()
+router.get("/models")(model_names)
+
+
+@router.post("/repository/index", include_in_schema=False)
+async def index(models: Models) -> list[dict[str, str]]:
+    """The models, as Triton lists them."""
+    return [{"name": name, "version": VERSION, "state": "READY"} for name in models.all()]
+
+
+@router.get("/models/stats", include_in_schema=False)
+async def all_statistics(models: Models) -> dict[str, list[dict[str, Any]]]:
+    """What all models have computed, as Triton counts it."""
+    return {"model_stats": [_statistics(served) for served in models.all().values()]}
+
+
+def _requested_model(models: Models, request: Request, name: str) -> ServedModel:
+    """The model that a path names; a version, if it names one, must be the only one."""
+    served = models.choose(name)
+    if request.path_params.get("version", VERSION) != VERSION:
+        raise ApiError(404, f"{served.name}: there is version {VERSION} alone.")
+    return served
+
+
+Requested = Annotated[ServedModel, Depends(_requested_model)]
 
 
 @router.get("/models/{name}/ready")
 @router.get("/models/{name}/versions/{version}/ready", include_in_schema=False)
-async def model_ready(request: Request, name: str) -> dict[str, str | bool]:
+async def model_ready(served: Requested) -> dict[str, str | bool]:
     """Whether a model answers."""
-    served = _requested_model(request)
     served.check_alive()
     return {"name": served.name, "ready": True}
 
 
-@router.post("/repository/index", include_in_schema=False)
-async def index(request: Request) -> list[dict[str, str]]:
-    """The models, as Triton lists them."""
-    return [{"name": name, "version": VERSION, "state": "READY"} for name in request.app.state.models]
+@router.get("/models/{name}/stats", include_in_schema=False)
+@router.get("/models/{name}/versions/{version}/stats", include_in_schema=False)
+async def statistics(served: Requested) -> dict[str, list[dict[str, Any]]]:
+    """What a model has computed, as Triton counts it."""
+    return {"model_stats": [_statistics(served)]}
+
+
+@router.get("/models/{name}/config", include_in_schema=False)
+@router.get("/models/{name}/versions/{version}/config", include_in_schema=False)
+async def configuration(served: Requested) -> dict[str, Any]:
+    """What Triton's tools ask before they send requests: dims are without the batch, of at most `max_batch_size`."""
+    about = _model_metadata(served)
+
+    def tensors(which: list[TensorMetadata]) -> list[dict[str, Any]]:
+        types = {"BYTES": "TYPE_STRING", "FP32": "TYPE_FP32", "UINT8": "TYPE_UINT8"}
+        return [{"name": one.name, "data_type": types[one.datatype], "dims": one.shape[1:] or [1]} for one in which]
+
+    return {
+        "name": served.name,
+        "platform": about.platform,
+        "backend": "vitreous",
+        "max_batch_size": served.queue.size,
+        "input": [{**one, "optional": True} for one in tensors(about.inputs)],  # one of them is given
+        "output": tensors(about.outputs),
+        "dynamic_batching": {"preferred_batch_size": [served.batcher.batch_size]},
+    }
+
+
+def _statistics(served: ServedModel) -> dict[str, Any]:
+    """Counts and nanoseconds: of each image while it is decoded and waits, of each batch while it is computed."""
+    totals = served.metrics.totals()
+    (images, _), (batches, _) = totals["wait"], totals["compute"]
+    parts = {"compute_input": "decode", "queue": "wait", "compute_infer": "compute"}
+    durations = {name: _duration(*totals[stage]) for name, stage in parts.items()}
+    return {
+        "name": served.name,
+        "version": VERSION,
+        "inference_count": images,
+        "execution_count": batches,
+        "inference_stats": {"success": _duration(images, sum(one[1] for one in totals.values())), **durations},
+        "batch_stats": [],
+    }
+
+
+def _duration(count: int, seconds: float) -> dict[str, int]:
+    return {"count": count, "ns": round(1e9 * seconds)}
 
 
 @router.get("/models/{name}")
 @router.get("/models/{name}/versions/{version}", include_in_schema=False)
-async def metadata(request: Request, name: str) -> ModelMetadata:
+async def metadata(served: Requested) -> ModelMetadata:
     """What a model takes and gives."""
-    return _model_metadata(_requested_model(request))
+    return _model_metadata(served)
 
 
 @router.post(
@@ -140,20 +205,11 @@ async def metadata(request: Request, name: str) -> ModelMetadata:
     responses={200: {"content": {"application/octet-stream": {}}}},
 )
 @router.post("/models/{name}/versions/{version}/infer", include_in_schema=False)
-async def infer(request: Request, name: str) -> Response:
+async def infer(request: Request, served: Requested) -> Response:
     """What a model makes of images."""
-    served = _requested_model(request)
     with served.queue.receiving():
         infer_request, binary = await _read(request, served)
     return await _respond(served, infer_request, binary)
-
-
-def _requested_model(request: Request) -> ServedModel:
-    """The model that a path names; a version, if it names one, must be the only one."""
-    served = choose_model(request, request.path_params["name"])
-    if request.path_params.get("version", VERSION) != VERSION:
-        raise ApiError(404, f"{served.name}: there is version {VERSION} alone.")
-    return served
 
 
 def _model_metadata(served: ServedModel) -> ModelMetadata:
@@ -200,14 +256,10 @@ async def _respond(served: ServedModel, infer_request: InferRequest, binary: byt
         images: Sequence[ImageInput] = read_images(infer_request, binary, served.queue.size)
     else:
         images = await asyncio.to_thread(read_images, infer_request, binary, served.queue.size)
-    functions: dict[str, Forward] = {}
-    if names & {PROBABILITIES, LABELS}:
-        functions[PROBABILITIES] = served.engine.logits
-    if REPRESENTATION in names:
-        functions[REPRESENTATION] = served.engine.representations
-    values = dict(zip(functions, await served.compute(images, *functions.values()), strict=True))
-    if PROBABILITIES in values:
-        values[PROBABILITIES] = values[LABELS] = class_probabilities(values[PROBABILITIES])
+    wanted = sorted({LOGITS if name in (PROBABILITIES, LABELS) else name for name in names})
+    values = dict(zip(wanted, await served.compute(images, *wanted), strict=True))
+    if LOGITS in values:
+        values[PROBABILITIES] = values[LABELS] = class_probabilities(values.pop(LOGITS))
 
     def write() -> Response:
         every = infer_request.parameters.get("binary_data_output", False)

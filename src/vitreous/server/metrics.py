@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
@@ -9,6 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
 STAGES = ("decode", "wait", "compute", "explain")
+_CREATED = re.compile(rb"(?m)^(# \w+ )?\w+_created[ {].*\n")
 
 
 class ServerMetrics:
@@ -39,7 +41,7 @@ class ServerMetrics:
     def for_model(self, name: str, waiting: Callable[[], int]) -> ModelMetrics:
         """waiting: returns how many images wait or are computed."""
         self._waiting.labels(name).set_function(waiting)
-        return ModelMetrics({stage: self._stages.labels(name, stage) for stage in STAGES}, self._batches.labels(name))
+        return ModelMetrics(name, self._registry, self._stages, self._batches.labels(name))
 
     def request(self, route: str, status: int, seconds: float | None = None) -> None:
         """Count a request. route: the route's template, never a path that a client wrote; "none" if it was not HTTP."""
@@ -48,14 +50,25 @@ class ServerMetrics:
             self._seconds.labels(route).observe(seconds)
 
     def text(self) -> bytes:
-        return generate_latest(self._registry)
+        """Without the time at which each counter was made, which Prometheus does not use."""
+        return _CREATED.sub(b"", generate_latest(self._registry))
 
 
 class ModelMetrics:
     """The metrics of one model."""
 
-    def __init__(self, stages: dict[str, Histogram], batches: Histogram) -> None:
-        self.stages, self._batches = stages, batches
+    def __init__(self, name: str, registry: CollectorRegistry, stages: Histogram, batches: Histogram) -> None:
+        self._name, self._registry, self._batches = name, registry, batches
+        self.stages = {stage: stages.labels(name, stage) for stage in STAGES}
+
+    def totals(self) -> dict[str, tuple[int, float]]:
+        """How often each stage ran, and its seconds in all."""
+
+        def value(what: str, stage: str) -> float:
+            labels = {"model": self._name, "stage": stage}
+            return self._registry.get_sample_value(f"vitreous_stage_seconds_{what}", labels) or 0.0
+
+        return {stage: (round(value("count", stage)), value("sum", stage)) for stage in STAGES}
 
     def batch(self, count: int, seconds: float) -> None:
         self._batches.observe(count)

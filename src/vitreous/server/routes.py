@@ -19,10 +19,11 @@ from vitreous.errors import DamagedModelError, UserError
 from vitreous.explain.explanation import Explainer, Explanation
 from vitreous.explain.overlay import encode
 from vitreous.explain.request import EXPLANATION_METHODS, ExplanationRequest, Head, Layer
+from vitreous.inference.engine import LOGITS, REPRESENTATION
 from vitreous.model.predictions import class_probabilities, ranked_classes
 from vitreous.server.bodies import NoParameters, read_image
 from vitreous.server.errors import ERROR_RESPONSES, STATUS_SENTENCES, ApiError, check_query
-from vitreous.server.served_model import Chosen, check_pixels
+from vitreous.server.served_model import Chosen, Models, check_pixels
 
 Function = Literal["softmax", "sigmoid", "none"]
 FUNCTIONS: dict[Function, Callable[[Tensor], Tensor]] = {
@@ -66,9 +67,12 @@ def _image_body(parameters: type[BaseModel]) -> dict[str, Any]:
         },
     }
     text = (
-        "An image: the bytes of its file (JPEG, PNG, WEBP, GIF, BMP, TIFF, PPM, AVIF or JPEG 2000), or base64 in JSON."
+        "An image: the bytes of its file (JPEG, PNG, WEBP, GIF, BMP, TIFF, PPM, AVIF or JPEG 2000), or base64 in JSON, "
+        "or a form with one file."
     )
-    return request_body(text, {"application/octet-stream": BINARY, "application/json": fields})
+    form = {"type": "object", "required": ["image"], "properties": {"image": BINARY}}
+    kinds = {"application/octet-stream": BINARY, "application/json": fields, "multipart/form-data": form}
+    return request_body(text, kinds)
 
 
 def request_body(description: str, schemas: dict[str, Any]) -> dict[str, Any]:
@@ -105,7 +109,7 @@ async def predict(
         raise ApiError(400, f"{served.name} has no classifier and so no labels to give; ask /embed.")
     with served.queue.receiving():
         image, parameters = await read_image(request, served.settings, Parameters)
-    [[logits]] = await served.compute([image], served.engine.logits)
+    [[logits]] = await served.compute([image], LOGITS)
     scores = FUNCTIONS[parameters.function_to_apply or "softmax"](logits)
     best = ranked_classes(scores, top_k or parameters.top_k or DEFAULT_TOP_K)
     return JSONResponse([{"label": served.labels[number], "score": score} for number, score in best])
@@ -212,8 +216,22 @@ async def embed(request: Request, served: Chosen) -> EmbeddedImage:
     """The embedding of an image: similar images have nearby embeddings."""
     with served.queue.receiving():
         image, _ = await read_image(request, served.settings, NoParameters)
-    [[features]] = await served.compute([image], served.engine.representations)
+    [[features]] = await served.compute([image], REPRESENTATION)
     return EmbeddedImage(model=served.name, embedding=features.tolist())
+
+
+@router.get("/health", tags=["server"], responses=ERROR_RESPONSES)
+async def health(models: Models) -> dict[str, str]:
+    """Whether the server answers: 503 while its models are loaded, or if an engine hangs."""
+    models.all()
+    models.check_alive()
+    return {"status": "ok"}
+
+
+@router.get("/models", tags=["server"], responses=ERROR_RESPONSES)
+async def model_names(models: Models) -> dict[str, list[str]]:
+    """The names of the models; the first is the default."""
+    return {"models": list(models.all())}
 
 
 @router.get("/metrics", tags=["server"], response_class=Response, responses={200: {"content": {"text/plain": {}}}})

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 import math
 import signal
 import socket
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 import uvicorn
@@ -18,12 +20,16 @@ from vitreous.errors import UserError
 from vitreous.inputs import reason
 from vitreous.interrupt import SIGNALS, Interrupted
 from vitreous.server.app import make_app
+from vitreous.server.batching import ThreadPool
 from vitreous.server.connection import BoundedConnection, connection_class
-from vitreous.server.served_model import ModelToServe, ServedModel
+from vitreous.server.served_model import LoadedModels, ModelToServe
+
+BACKLOG = 2048  # connections that the system accepts for the server
+WAITING_SECONDS = 10.0
 
 
 def listen(settings: ServerSettings) -> socket.socket:
-    """A bound socket, which refuses connections until the server runs."""
+    """A socket that connects already; whoever connects waits until the server runs."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -34,14 +40,13 @@ def listen(settings: ServerSettings) -> socket.socket:
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
+        bound.listen(BACKLOG)
     except OSError as error:
         bound.close()
-        raise _port_error(settings.port, error) from None
+        raise UserError(
+            f"port={settings.port}: cannot be listened at ({reason(error)}); choose another, or 0 for any."
+        ) from None
     return bound
-
-
-def _port_error(port: int, error: OSError) -> UserError:
-    return UserError(f"port={port}: cannot be listened at ({reason(error)}); choose another, or 0 for any.")
 
 
 def address_of(bound: socket.socket) -> str:
@@ -50,33 +55,38 @@ def address_of(bound: socket.socket) -> str:
 
 
 def run_server(
-    models: Sequence[ModelToServe], settings: ServerSettings, bound: socket.socket, ready: Callable[[], None]
+    models: Iterable[ModelToServe],
+    settings: ServerSettings,
+    bound: socket.socket,
+    ready: Callable[[], None],
+    waiting: Callable[[float], None] = lambda seconds: None,
 ) -> bool:
-    """Serve until a signal comes, then finish the accepted requests. ready: called once requests are answered.
+    """Serve until a signal comes, then finish the accepted requests.
 
+    models: taken one by one in a thread; until all are loaded, requests are answered with 503.
+    ready: called once the models answer. waiting: called every 10 s until then, with the seconds so far.
     Returns whether all threads have ended: a long explanation may still run. A second Ctrl-C raises `Interrupted`.
     """
-    server = make_server(models, settings, ready)
-    try:
-        bound.listen(server.config.backlog)
-    except OSError as error:  # two may have the address, but only the first of them that listens keeps it
-        raise _port_error(bound.getsockname()[1], error) from None
-    # The libraries create so many objects that a full garbage collection takes more than half a second, in which no
-    # request is answered: the collector ignores all objects that exist by now.
-    gc.collect()
-    gc.freeze()
+    server = make_server(models, settings, ready, waiting)
     try:
         server.run(sockets=[bound])
     finally:
         gc.unfreeze()
     if server.force_exit:
         raise Interrupted(signal.SIGINT)
+    if server.failure is not None:
+        raise server.failure
     return server.idle
 
 
-def make_server(models: Sequence[ModelToServe], settings: ServerSettings, ready: Callable[[], None]) -> Server:
+def make_server(
+    models: Iterable[ModelToServe],
+    settings: ServerSettings,
+    ready: Callable[[], None],
+    waiting: Callable[[float], None] = lambda seconds: None,
+) -> Server:
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # not for malformed requests
-    app = make_app(models, settings)
+    app = make_app((), settings)
     config = uvicorn.Config(
         app,
         http=connection_class(settings, app.state.metrics, app.state.policy),
@@ -89,23 +99,46 @@ def make_server(models: Sequence[ModelToServe], settings: ServerSettings, ready:
         server_header=False,
         timeout_graceful_shutdown=math.ceil(settings.longest_seconds),
     )
-    return Server(config, ready, app.state.models.values())
+    return Server(config, app.state.models, models, ready, waiting)
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server, which reports when it is ready, and which signals end gracefully."""
+    """uvicorn's server, which loads its models while it answers, and which signals end gracefully."""
 
-    def __init__(self, config: uvicorn.Config, ready: Callable[[], None], models: Collection[ServedModel]) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        loaded: LoadedModels,
+        models: Iterable[ModelToServe],
+        ready: Callable[[], None],
+        waiting: Callable[[float], None],
+    ) -> None:
         super().__init__(config)
-        self._ready, self._models = ready, models
+        self._loaded, self._models, self._ready, self._waiting = loaded, models, ready, waiting
+        self._loader = ThreadPool(1, "load")
+        self.failure: Exception | None = None  # why the models could not be loaded
 
     @property
     def idle(self) -> bool:
-        return all(model.idle for model in self._models)
+        return self._loader.idle and self._loaded.idle
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        self._ready()
+        self._loading = asyncio.create_task(self._load())
+
+    async def _load(self) -> None:
+        load, started = asyncio.ensure_future(self._loader.run(self._loaded.load, self._models)), time.monotonic()
+        try:
+            while not (await asyncio.wait((load,), timeout=WAITING_SECONDS))[0]:
+                self._waiting(time.monotonic() - started)
+            load.result()
+            # The libraries create so many objects that a full garbage collection takes more than half a second, in
+            # which no request is answered: the collector ignores all objects that exist by now.
+            gc.collect()
+            gc.freeze()
+            self._ready()
+        except Exception as error:
+            self.failure, self.should_exit = error, True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Answer the accepted requests, and tell clients that their connections close."""

@@ -6,12 +6,11 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Annotated, TypeVar
 
-import torch
 from fastapi import Depends, Query, Request
 from torch import Tensor
 
@@ -20,9 +19,9 @@ from vitreous.config.data import Preprocess
 from vitreous.config.server import ServerSettings
 from vitreous.data.decode import ImageError, read_header
 from vitreous.data.view import ImageInput, make_view
-from vitreous.inference.engine import InferenceModel
+from vitreous.inference.engine import LOGITS, REPRESENTATION, InferenceModel
 from vitreous.inference.speed import noise
-from vitreous.server.batching import AdmissionQueue, Batcher, Forward, PixelBudget, ThreadPool
+from vitreous.server.batching import AdmissionQueue, Batcher, PixelBudget, ThreadPool
 from vitreous.server.errors import ApiError, timeout_error
 from vitreous.server.metrics import ServerMetrics
 from vitreous.threads import usable_cores
@@ -69,27 +68,26 @@ class ServedModel:
         def compute_noise() -> None:
             if sys.platform == "linux":  # where it is of this thread and those that it starts; else of the process
                 os.nice(ENGINE_NICENESS)
-            forward = self.engine.logits if self.labels else self.engine.representations
             for count in (1, self.batcher.batch_size, self.batcher.batch_size):
                 started = time.monotonic()
-                forward(noise(self.engine, count))
+                self.engine.outputs(noise(self.engine, count), [LOGITS if self.labels else REPRESENTATION])
                 self.queue.set_seconds_per_image((time.monotonic() - started) / count)
 
         with ThreadPoolExecutor(1) as thread:
             thread.submit(compute_noise).result()
 
-    async def compute(self, images: Sequence[ImageInput], *functions: Forward) -> list[Tensor]:
-        """(B, ...) outputs of each of the engine's functions; the images are decoded once."""
+    async def compute(self, images: Sequence[ImageInput], *outputs: str) -> list[Tensor]:
+        """(B, ...) of each of the engine's outputs, which are computed at once."""
         with self.queue.take(len(images)):
             until = time.monotonic() + self.settings.response_seconds
             views = await self._views(images, until)
-            return [torch.stack(await self.batcher.compute(one, views, until - time.monotonic())) for one in functions]
+            return await self.batcher.compute(outputs, views, until - time.monotonic())
 
     async def logits_of_view(self, view: Tensor) -> Tensor | None:
         """(K,) logits of a view (C, H, W) uint8 that was admitted already; None without a classifier."""
         if not self.labels:
             return None
-        return (await self.batcher.compute(self.engine.logits, [view], self.settings.response_seconds))[0]
+        return (await self.batcher.compute((LOGITS,), [view], self.settings.response_seconds))[0][0]
 
     async def _views(self, images: Sequence[ImageInput], until: float) -> list[Tensor]:
         """(C, H, W) uint8 of each image. One request does not occupy all decoding threads."""
@@ -176,20 +174,82 @@ def check_pixels(image: bytes, settings: ServerSettings) -> int:
     return min(header.width * header.height, settings.max_pixels)
 
 
-def choose_model(request: Request, name: str | None) -> ServedModel:
-    """The model of this name; None for the first."""
-    models: dict[str, ServedModel] = request.app.state.models
-    if name is None:
-        return next(iter(models.values()))
-    if name not in models:
-        raise ApiError(404, f"model {shown(name)}: there is none of this name; there are {', '.join(models)}.")
-    return models[name]
+class LoadedModels:
+    """All models of a server by name; the first is the default. None is there before all are loaded."""
+
+    def __init__(self, settings: ServerSettings, metrics: ServerMetrics) -> None:
+        self._settings, self._metrics = settings, metrics
+        self._models: dict[str, ServedModel] = {}
+        self._started = time.monotonic()
+
+    def load(self, models: Iterable[ModelToServe]) -> None:
+        """Serve these models, of different names. Each is warmed up, so that one that fails is found now."""
+        made: dict[str, ServedModel] = {}
+        for model in models:
+            made[model.name] = ServedModel(model, self._settings, self._metrics)
+            made[model.name].warm_up()
+        self._models = made
+
+    def all(self) -> dict[str, ServedModel]:
+        """By name; refused while they are being loaded."""
+        if not self._models:
+            seconds = time.monotonic() - self._started
+            raise ApiError(
+                503,
+                f"the server has been loading its models for {seconds:.0f} s, which can take minutes the first time; "
+                "try again soon.",
+                retry_after=2,
+            )
+        return self._models
+
+    def choose(self, name: str | None) -> ServedModel:
+        """The model of this name; None for the first."""
+        models = self.all()
+        if name is None:
+            return next(iter(models.values()))
+        if name not in models:
+            raise ApiError(404, f"model {shown(name)}: there is none of this name; there are {', '.join(models)}.")
+        return models[name]
+
+    def check_alive(self) -> None:
+        """Fail if an engine hangs."""
+        for model in self._models.values():
+            model.check_alive()
+
+    def check_queues(self) -> None:
+        """Refuse an image if every model's queue is full."""
+        refused: ApiError | None = None
+        for model in self.all().values():
+            try:
+                model.queue.check_before_receiving()
+            except ApiError as error:
+                refused = error
+            else:
+                return
+        if refused is not None:
+            raise refused
+
+    @property
+    def idle(self) -> bool:
+        return all(model.idle for model in self._models.values())
+
+    def close(self) -> None:
+        for model in self._models.values():
+            model.close()
+
+
+async def _all_models(request: Request) -> LoadedModels:
+    models: LoadedModels = request.app.state.models
+    return models
+
+
+Models = Annotated[LoadedModels, Depends(_all_models)]
 
 
 async def _chosen(
-    request: Request, model: Annotated[str | None, Query(description="Which model; default: the first.")] = None
+    models: Models, model: Annotated[str | None, Query(description="Which model; default: the first.")] = None
 ) -> ServedModel:
-    return choose_model(request, model)
+    return models.choose(model)
 
 
 Chosen = Annotated[ServedModel, Depends(_chosen)]  # the model that a request names

@@ -6,7 +6,7 @@ import asyncio
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from importlib.util import find_spec
@@ -47,6 +47,9 @@ class Serve(EngineOption, Verb[bool]):
     token: str | None = None
     """TEXT: What requests must show, as "Authorization: Bearer TEXT". Default: the variable VITREOUS_TOKEN, if it is
     set."""
+    allow_origin: Sequence[str] | None = None
+    """ORIGIN,...: Web pages elsewhere that may send requests, such as https://photos.example; * for all, which needs a
+    token."""
     ready: Callable[[str, Sequence[str]], None] | None = None
     """Called with the address and the models' names when requests are answered."""
     json_help: ClassVar[str] = ""
@@ -70,20 +73,26 @@ class Serve(EngineOption, Verb[bool]):
         if not models:
             raise UserError("no models: give at least one.")
         token = os.environ.get(TOKEN_VARIABLE) or None if self.token is None else self.token
-        settings = ServerSettings(self.host, self.port, None if token is None else token.strip())
+        settings = ServerSettings(
+            self.host, self.port, None if token is None else token.strip(), tuple(self.allow_origin or ())
+        )
         _check_token(settings)
+        _check_origins(settings)
         device = find_device(self.device)
-        bundles = [None if is_engine(Path(model)) else open_model(model) for model in models]
-        opened: list[ModelToServe] = []
+        message, names = self.active_callbacks.message, list[str]()
+        for model in models:
+            names.append(name_model(model, names))
 
         def ready() -> None:
-            address, names = address_of(bound), [model.name for model in opened]
-            self.active_callbacks.message(f"vitreous: {', '.join(names)} at {address} (Ctrl-C ends it)")
+            message(f"vitreous: {', '.join(names)} at {address} (Ctrl-C ends it)")
             if self.ready is not None:
                 self.ready(address, names)
 
-        with listen(settings) as bound:  # first, so that an address in use is an error at once
-            for model, bundle in zip(models, bundles, strict=True):
+        def waiting(seconds: float) -> None:
+            message(f"vitreous: still loading, {seconds:.0f} s so far")
+
+        def open_all() -> Iterator[ModelToServe]:
+            for name, model, bundle in zip(names, models, bundles, strict=True):
                 deployed = open_engine(
                     bundle or model,
                     engine=self.engine,
@@ -96,9 +105,14 @@ class Serve(EngineOption, Verb[bool]):
                 check_inference_memory(deployed.config, engine.preprocess, engine.batch_size)
                 if bundle is not None:
                     bundle.model.to(device)  # explanations are computed there, whatever the engine
-                opened.append(ModelToServe(name_model(model, [one.name for one in opened]), deployed, bundle))
+                yield ModelToServe(name, deployed, bundle)
+
+        with listen(settings) as bound:  # first, so that an address in use is an error at once
+            address = address_of(bound)
+            bundles = [None if is_engine(Path(model)) else open_model(model) for model in models]
+            message(f"vitreous: loading {', '.join(names)}; {address} says so until they answer")
             try:
-                return run_server(opened, settings, bound, ready)
+                return run_server(open_all(), settings, bound, ready, waiting)
             except Interrupted as again:
                 if cli.owns_process:
                     _end_process(128 + again.number)
@@ -136,6 +150,18 @@ def _check_token(settings: ServerSettings) -> None:
             f"token: {len(token)} characters; give at least {MIN_TOKEN_LENGTH}, of printable ASCII, that nobody can "
             "guess."
         )
+
+
+def _check_origins(settings: ServerSettings) -> None:
+    for origin in settings.allowed_origins:
+        if origin == "*":
+            if settings.token is None:
+                raise UserError(f"allow_origin='*': every web page could ask; set {TOKEN_VARIABLE}, or name the pages.")
+        elif not re.fullmatch(r"https?://[^/?#\s@]+", origin) or origin != origin.lower():
+            raise UserError(
+                f"allow_origin={origin!r}: give the address of a site as browsers do, in small letters and without a "
+                "path, such as https://photos.example or http://localhost:3000."
+            )
 
 
 def name_model(model: str | Path, taken: Sequence[str] = ()) -> str:

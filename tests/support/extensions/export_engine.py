@@ -23,12 +23,13 @@ class ExportEngine(GraphEngine):
     def classes(self):
         _, names = self.graph
         image = torch.zeros(1, self.preprocess.channels, *self.preprocess.size, dtype=torch.uint8)
-        return self._compute(image, LOGITS).shape[1] if LOGITS in names else 0
+        return self._compute(image, [LOGITS])[0].shape[1] if LOGITS in names else 0
 
-    def _compute(self, images, output):
+    def _compute(self, images, outputs):
         _, names = self.graph
         with torch.no_grad():
-            return self.module(images)[names.index(output)]
+            found = self.module(images)
+        return [found[names.index(output)] for output in outputs]
 
 
 def convert(program, names, metadata):

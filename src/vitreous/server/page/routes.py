@@ -129,7 +129,7 @@ async def start(request: Request) -> Response:
     state = request.app.state
     async with state.page_lock:
         if state.page_start is None:
-            state.page_start = await asyncio.to_thread(_start, state.models.values())
+            state.page_start = await asyncio.to_thread(_start, state.models.all().values())
     return state.page_start
 
 

@@ -1,6 +1,7 @@
 // The state of the page as the fragment of its address, and back. An image is in it only where it is a sample.
 
-const MOST_CELLS = 2 ** 14; // the same as in routes.py
+const MAX_CELLS = 2 ** 14; // the same as in routes.py
+const MAX_PANELS = 16; // each asks the server about the image
 const FIELDS = ["model", "method", "layer", "head", "target", "merge"];
 
 export function write(state) {
@@ -16,13 +17,13 @@ export function write(state) {
 
 export function read(fragment) {
   const parts = new URLSearchParams(fragment.replace(/^#/, ""));
-  const views = parts.getAll("panel").map((text) => {
+  const views = parts.getAll("panel").slice(0, MAX_PANELS).map((text) => {
     const words = text.split(",").map(decode);
     return Object.fromEntries(FIELDS.map((name, i) => [name, i < 2 ? words[i] ?? "" : whole(words[i])]));
   });
   const [grid, covered] = (parts.get("covered") ?? "").split(":");
   const sides = grid ? grid.split("x").map(Number) : null;
-  const sound = sides?.length === 2 && sides.every((side) => Number.isInteger(side) && side >= 1) && sides[0] * sides[1] <= MOST_CELLS;
+  const sound = sides?.length === 2 && sides.every((side) => Number.isInteger(side) && side >= 1) && sides[0] * sides[1] <= MAX_CELLS;
   return {
     sample: whole(parts.get("sample")),
     views,

@@ -1,0 +1,94 @@
+"""What a server says while its models are loaded, and how it ends if they cannot be."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+
+import httpx
+import pytest
+
+from support.live_server import MAIN, SOURCE, image_bytes, save_tiny_model
+from support.serving import GatedEngine, gated, make_image, wait_for
+from vitreous.config.server import ServerSettings
+from vitreous.errors import UserError
+from vitreous.server.running import address_of, listen, make_server, run_server
+
+WAITS = ("/health", "/v2/health/ready", "/models", "/v2/models", "/v2/models/gated", "/page/start")
+ANSWERS = ("/", "/page/static/main.js", "/v2/health/live", "/docs", "/openapi.json", "/metrics", "/v2")
+
+
+def test_it_answers_from_the_first_moment(subtests):
+    """The page and the documentation are there; whatever needs a model is told to come back."""
+    gate, ready = threading.Event(), threading.Event()
+
+    def models():
+        assert gate.wait(120)
+        yield gated(GatedEngine())
+
+    settings = ServerSettings(port=0)
+    with listen(settings) as bound:
+        server = make_server(models(), settings, ready.set)
+        thread = threading.Thread(target=server.run, args=([bound],))
+        thread.start()
+        with httpx.Client(base_url=address_of(bound), timeout=60) as client:
+            for path in ANSWERS:
+                with subtests.test(path):
+                    assert client.get(path).status_code == 200
+            for ask in (
+                *(lambda path=path: client.get(path) for path in WAITS),
+                *(
+                    lambda path=path: client.post(path, content=make_image())
+                    for path in ("/", "/predict", "/embed", "/explain", "/page/image", "/v2/models/gated/infer")
+                ),
+            ):
+                refused = ask()
+                with subtests.test(refused.url.path):
+                    assert refused.status_code == 503
+                    assert int(refused.headers["Retry-After"]) >= 1
+                    assert "loading" in refused.json()["error"]
+            gate.set()
+            assert ready.wait(60)
+            assert client.get("/health").status_code == 200
+            assert client.post("/predict", content=make_image()).status_code == 200
+        server.should_exit = True
+        thread.join(60)
+
+
+def test_a_model_that_cannot_be_opened_ends_it():
+    def models():
+        yield gated(GatedEngine())
+        raise UserError("the second: it is broken.")
+
+    settings = ServerSettings(port=0)
+    with listen(settings) as bound, pytest.raises(UserError, match="the second"):
+        run_server(models(), settings, bound, lambda: None)
+
+
+LOADS_LONG = f"""
+import time
+import vitreous.inference.opening as opening
+opening.open_engine = lambda *given, **more: time.sleep(600)
+{MAIN}
+"""
+
+
+@pytest.mark.slow
+def test_sigterm_ends_it_while_it_loads(tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, "-c", LOADS_LONG, "serve", save_tiny_model(tmp_path / "tiny"), "--port", "0"],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+    )
+    try:
+        address = next(found[0] for line in process.stderr if (found := re.search(r"http://\S+:\d+", line)))
+        wait_for(lambda: httpx.post(f"{address}/predict", content=image_bytes()).status_code == 503)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.wait()
+        process.stderr.close()
