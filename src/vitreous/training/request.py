@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeVar
 from vitreous.arguments import Budget, Epochs, Seed, SideLength, TokenMerge
 from vitreous.config.overrides import override_texts
 from vitreous.errors import UserError
+from vitreous.weights.published import hub_name
 
 RequestT = TypeVar("RequestT")
 
@@ -55,7 +56,9 @@ class LabelledRequest(TrainingRequest):
     """What every training with labels can be asked for."""
 
     weights: str | Path | None = None
-    """MODEL: Start from this model: a bundle, a run folder, or anything that `vitreous import` reads."""
+    """MODEL: Start from this model: a bundle, a run folder, a name that `vitreous models --weights` lists, such as s16,
+    or anything else that `vitreous import` reads; none: train from scratch. Default of fit: published weights for
+    photographs, none for tiny images and where --model, --recipe or a teacher is given."""
     recipe: str = "auto"
     """NAME: auto, bit, notebook, paper-finetune, paper-pretrain, plain, scratch, scratch-small, small-data,
     mae-finetune, or vtab."""
@@ -178,7 +181,7 @@ def comparable(request: Any) -> dict[str, Any]:
     if found.get("budget") is not None:
         found["budget"] = parse_budget(found["budget"])
     for name in PATH_FIELDS:
-        if found.get(name) is not None and ":" not in str(found[name]):
+        if found.get(name) is not None and ":" not in str(found[name]) and hub_name(found[name]) is None:
             found[name] = str(Path(found[name]).resolve())
     return found
 

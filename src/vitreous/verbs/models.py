@@ -36,7 +36,44 @@ class ModelRow:
 
 
 @dataclass(frozen=True)
-class Models(Verb[list[ModelRow]]):
+class WeightsRow:
+    """Published weights that have a short name."""
+
+    name: str
+    model: str
+    parameters: int
+    megabytes: float  # of the download
+    licence: str
+    data: str  # what they were trained on
+    accuracy: float  # per cent of ImageNet-1k's validation images, as published
+    measured: str  # how: top-1 of the classifier, linear probe ...
+    repository: str  # on the Hugging Face hub
+    cached: bool  # whether they are on this machine
+
+
+def weights_rows() -> list[WeightsRow]:
+    from vitreous.weights.hub import is_cached
+    from vitreous.weights.published import HUB, WEIGHTS
+
+    return [
+        WeightsRow(
+            name,
+            one.model,
+            one.parameters,
+            round(one.megabytes, 1),
+            one.licence,
+            one.data,
+            one.accuracy,
+            one.measured,
+            one.repository,
+            is_cached(HUB + one.repository),
+        )
+        for name, one in WEIGHTS.items()
+    ]
+
+
+@dataclass(frozen=True)
+class Models(Verb[list[ModelRow] | list[WeightsRow]]):
     """List the model presets with their parameters, GFLOPs and activation memory.
 
     With --gpus and --memory: which of them can be trained on these, how, and how many images per GPU fit.
@@ -54,9 +91,16 @@ class Models(Verb[list[ModelRow]]):
     """SIZE: How much memory each of them has, such as 80GB."""
     batch_size: Count | None = None
     """COUNT: How many images a step should have, over all GPUs. Default: as many as fit."""
+    weights: bool = False
+    """List the published weights that have a short name: every command takes the name as a model, and downloads them
+    once."""
     json_help: ClassVar[str] = "Print one JSON list."
 
-    def run(self) -> list[ModelRow]:
+    def run(self) -> list[ModelRow] | list[WeightsRow]:
+        if self.weights:
+            if self.names or self.image_size or self.gpus or self.memory or self.batch_size:
+                raise UserError("weights: lists published weights; leave the other options out.")
+            return weights_rows()
         from vitreous.model.family import FAMILIES, check_one_size, named_config
         from vitreous.training.parallelism import fit_on_gpus
 
@@ -82,14 +126,17 @@ class Models(Verb[list[ModelRow]]):
             rows.append(row)
         return rows
 
-    def to_json(self, result: list[ModelRow]) -> Any:
+    def to_json(self, result: list[ModelRow] | list[WeightsRow]) -> Any:
         return [asdict(row) for row in result]
 
-    def show(self, result: list[ModelRow]) -> None:
-        if self.gpus is None:
-            _show_costs(result)
+    def show(self, result: list[ModelRow] | list[WeightsRow]) -> None:
+        presets = [row for row in result if isinstance(row, ModelRow)]
+        if self.weights:
+            _show_weights([row for row in result if isinstance(row, WeightsRow)])
+        elif self.gpus is None:
+            _show_costs(presets)
         else:
-            _show_fits(result)
+            _show_fits(presets)
 
 
 def _row(name: str, config: ModelConfig) -> ModelRow:
@@ -126,6 +173,29 @@ def _show_costs(rows: list[ModelRow]) -> None:
         table(columns, listed),
         "For one image and 1,000 classes. GFLOPs: forward pass; a multiply-add counts as two operations.\n"
         "Training MB: activations that a float32 training step keeps for the backward pass.",
+    )
+
+
+def _show_weights(rows: list[WeightsRow]) -> None:
+    columns = ("name", "model", "parameters#", "MB#", "here", "licence", "trained on", "accuracy, %")
+    listed = (
+        (
+            row.name,
+            row.model,
+            f"{row.parameters:,}",
+            f"{row.megabytes:,.0f}",
+            "yes" if row.cached else "",
+            row.licence,
+            row.data,
+            f"{row.accuracy:.1f} {row.measured}",
+        )
+        for row in rows
+    )
+    print_wide(
+        table(columns, listed),
+        "Every command takes a name where it takes a model: vitreous explain ti16 cat.jpg. The first use downloads it\n"
+        "from the Hugging Face hub (MB); here: it is in the hub's cache already. Accuracy: on ImageNet-1k (IN), as\n"
+        "published.",
     )
 
 

@@ -15,9 +15,9 @@ from vitreous.errors import UserError
 from vitreous.inputs import read_json
 from vitreous.storage.overwrite import check_apart, check_elsewhere, check_file, check_folder
 from vitreous.verbs.options import engine_names
-from vitreous.weights.hub import PREFIX
 from vitreous.weights.labels import duplicate_names_note, read_labels
 from vitreous.weights.markdown import code
+from vitreous.weights.published import hub_name
 
 if TYPE_CHECKING:
     from vitreous.config.data import Preprocess
@@ -56,7 +56,8 @@ class Import(Verb[Imported]):
     """Turn anyone's ViT weights into a bundle: Google, timm, Hugging Face, DeiT, DINO, DINOv2, MAE."""
 
     source: str | Path
-    """SOURCE: A .safetensors, .pth or .npz file, a Hugging Face or timm folder, or hf:organisation/model."""
+    """SOURCE: A .safetensors, .pth or .npz file, a Hugging Face or timm folder, a name that `vitreous models --weights`
+    lists, such as s16, or hf:organisation/model."""
     out: str | Path
     """BUNDLE: The folder to write: new, empty, or an earlier bundle, which is replaced."""
     _: KW_ONLY
@@ -124,7 +125,7 @@ class Import(Verb[Imported]):
             notes=tuple(notes),
         )
         # no path of this machine in the model card
-        source = str(self.source) if str(self.source).startswith(PREFIX) else Path(self.source).resolve().name
+        source = hub_name(self.source) or Path(self.source).resolve().name
         found = [note.replace(str(opened.path), source) for note in opened.notes]
         info = {**opened.info}
         if found:

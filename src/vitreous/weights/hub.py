@@ -2,46 +2,95 @@
 
 from __future__ import annotations
 
+import os
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 from vitreous.errors import UserError
+from vitreous.inputs import read_json
+from vitreous.storage.http import HttpError, RetryPolicy, get
+from vitreous.storage.manifest import sha256_file
+from vitreous.weights.published import HUB
 
-PREFIX = "hf:"
 _DESCRIPTIONS = ["config.json", "preprocessor_config.json", "manifest.json", "README.md"]
 _WEIGHTS = ["model.safetensors", "model.safetensors.index.json", "model-*.safetensors"]
 
 _NOT_CACHED = (
-    "not on this machine yet, and the hub cannot be asked (HF_HUB_OFFLINE is set, there is no network, or it answers "
-    "with an error); get it once while online, or give a folder."
+    "not on this machine yet, and the hub cannot be asked (VITREOUS_OFFLINE or HF_HUB_OFFLINE is set, there is no "
+    "network, or it answers with an error); get it once while online, or give a folder."
 )
 MAX_EXTRA_BYTES = 10_000  # more than announced; then a download is aborted
+REACH_SECONDS = 5.0  # in which some server must answer
+SHA256_LENGTH = 64  # letters; the name of a cached file is its ETag, and of large files this is their SHA-256
+
+
+class HubUnreachableError(UserError):
+    """The weights are not in the cache, and the hub cannot be asked."""
+
+
+def is_offline() -> bool:
+    """Whether nothing may be downloaded."""
+    from huggingface_hub import constants
+
+    asked = os.environ.get("VITREOUS_OFFLINE", "").lower() not in ("", "0", "false")
+    return asked or bool(constants.HF_HUB_OFFLINE)
+
+
+def is_cached(name: str) -> bool:
+    """Whether weights are on this machine already."""
+    repository, revision = _parts(name)
+    return _cached(repository, revision) is not None
 
 
 def fetch(name: str) -> Path:
-    """The folder of the hub's files in the local cache; missing files are downloaded unless HF_HUB_OFFLINE=1."""
+    """The folder of the hub's files in the local cache; the hub is asked only for what is not there yet.
+
+    An interrupted download is resumed. Large files are compared with the SHA-256 that the hub gave for them, each time.
+    """
+    repository, revision = _parts(name)
+    folder = _cached(repository, revision)
+    if folder is None:
+        if is_offline():
+            raise HubUnreachableError(f"{name}: {_NOT_CACHED}")
+        folder = _download(name, repository, revision)
+    _check_digests(folder, name)
+    return folder
+
+
+def _parts(name: str) -> tuple[str, str | None]:
+    repository, _, revision = name.removeprefix(HUB).partition("@")
+    return repository, revision or None
+
+
+def _cached(repository: str, revision: str | None) -> Path | None:
+    """The folder in the cache, if it has all files of the weights."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
     try:
-        from huggingface_hub import constants, snapshot_download
-        from huggingface_hub import errors as hub
-    except ImportError:
-        raise UserError(
-            f"{name}: names on the hub need the package huggingface_hub; install it with "
-            "pip install 'vitreous[hub]', or give a folder."
-        ) from None
-    repository, _, revision = name.removeprefix(PREFIX).partition("@")
+        folder = Path(snapshot_download(repository, revision=revision, local_files_only=True))
+    except (LocalEntryNotFoundError, HFValidationError):
+        return None
+    index = folder / "model.safetensors.index.json"
+    needed = set(read_json(index)["weight_map"].values()) if index.exists() else {"model.safetensors"}
+    whole = all((folder / file).exists() for file in needed) or (folder / "pytorch_model.bin").exists()
+    return folder if whole else None
+
+
+def _download(name: str, repository: str, revision: str | None) -> Path:
+    from huggingface_hub import constants, snapshot_download
+    from huggingface_hub import errors as hub
+
+    _check_reachable(name, constants.ENDPOINT)
     try:
         for patterns in (_WEIGHTS, ["pytorch_model.bin"]):
-            folder = Path(
-                snapshot_download(
-                    repository,
-                    revision=revision or None,
-                    allow_patterns=[*_DESCRIPTIONS, *patterns],
-                    tqdm_class=_limited_progress_bar(),
-                )
-            )
+            wanted, bar = [*_DESCRIPTIONS, *patterns], _limited_progress_bar()
+            folder = Path(snapshot_download(repository, revision=revision, allow_patterns=wanted, tqdm_class=bar))
             if any(fnmatch(path.name, pattern) for path in folder.iterdir() for pattern in patterns):
                 return folder
+    except (hub.LocalEntryNotFoundError, hub.OfflineModeIsEnabled):
+        raise HubUnreachableError(f"{name}: {_NOT_CACHED}") from None
     except Exception as error:  # a server that answers nonsense makes its package raise anything, KeyError too
         text = " ".join(str(error).split())[:200] or type(error).__name__
         reasons: dict[type[Exception], str] = {  # the first that fits
@@ -49,17 +98,36 @@ def fetch(name: str) -> Path:
             hub.GatedRepoError: "its owner asks for consent first; give it on the hub, then log in there.",
             hub.RepositoryNotFoundError: "the hub has no such model, or it is private; check the name.",
             hub.RevisionNotFoundError: f"the model has no revision {revision!r}; check it.",
-            hub.LocalEntryNotFoundError: _NOT_CACHED,
-            hub.OfflineModeIsEnabled: _NOT_CACHED,
             Exception: f"could not be fetched ({text}); try again, or give a folder.",
         }
         raise UserError(f"{name}: {next(reasons[kind] for kind in reasons if isinstance(error, kind))}") from None
-    if constants.HF_HUB_OFFLINE:  # then a snapshot is whatever happens to be here
-        raise UserError(f"{name}: {_NOT_CACHED}")
     raise UserError(
         f"{name}: neither model.safetensors nor pytorch_model.bin was found; give another model, or try again if the "
         "network was away."
     )
+
+
+def _check_reachable(name: str, endpoint: str) -> None:
+    """Say within seconds that there is no network: huggingface_hub tries again for half a minute."""
+    try:
+        with get(endpoint, {}, RetryPolicy(seconds=REACH_SECONDS, tries=1)):
+            pass
+    except HttpError as error:
+        if not error.status:  # no server answered; one that answers with an error is asked for the model
+            raise HubUnreachableError(f"{name}: {_NOT_CACHED}") from None
+
+
+def _check_digests(folder: Path, name: str) -> None:
+    """Refuse, and delete from the cache, a file whose content is not what the hub's SHA-256 says."""
+    for path in folder.iterdir():
+        blob = path.resolve()
+        if path.is_symlink() and len(blob.name) == SHA256_LENGTH and sha256_file(blob) != blob.name:
+            path.unlink()
+            blob.unlink()
+            raise UserError(
+                f"{name}: {path.name} is not what the hub's SHA-256 says, so it was altered or damaged on the way; it "
+                "was deleted from the cache: try again."
+            )
 
 
 def _limited_progress_bar() -> type[Any]:

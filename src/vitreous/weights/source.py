@@ -18,6 +18,7 @@ from vitreous.weights.checkpoint import describe
 from vitreous.weights.formats import misfit_advice, parse_checkpoint
 from vitreous.weights.labels import IMAGENET, duplicate_names_note, imagenet_names
 from vitreous.weights.mapping import build_model
+from vitreous.weights.published import hub_name, similar_name
 from vitreous.weights.reading import read_raw, unknown_entry
 
 PREPROCESS_EXAMPLE = "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic"
@@ -38,18 +39,26 @@ def open_weights(
     """The model at `source` with all that belongs to it.
 
     source: a bundle or run folder; a .safetensors, .pth or .npz file, or a Hugging Face or timm folder, whose
-        architecture is recognised; or a name on the hub, "hf:org/name". What was recognised, ignored or assumed is
-        logged under "vitreous" and is in the result's `notes`.
+        architecture is recognised; the name of published weights, "s16"; or one on the hub, "hf:org/name". What was
+        recognised, ignored or assumed is logged under "vitreous" and is in the result's `notes`.
     preprocess: whole, or as text ("mean=0.5,std=0.5") the fields that should differ from the source's own, or from the
         family's usual ones where the source has none.
     heads: how many heads each block has, where neither tensors nor a description tell.
     entry: which model of a training file that holds several, by its name there; None for the averaged one.
     """
-    path = hub.fetch(str(source)) if str(source).startswith(hub.PREFIX) else Path(source)
+    name = hub_name(source)
+    path = Path(source) if name is None else hub.fetch(name)
     _check_path(path)
     if path.name == WEIGHTS and path.is_file() and (is_bundle(path.parent) or has_manifest(path.parent)):
         path = path.parent
     if _is_bundle_or_run(path):
+        if not path.exists():
+            near = similar_name(str(source))
+            meant = "" if near is None else f" (did you mean {near!r}?)"
+            raise UserError(
+                f"{source}: no file or folder of this name, and no published weights{meant}; give a bundle, a run "
+                "folder, or a name that `vitreous models --weights` lists."
+            )
         if entry is not None:
             raise unknown_entry(path, entry)
         bundle, assumed = load_bundle(path), None

@@ -18,6 +18,7 @@ from vitreous.errors import UserError
 from vitreous.model.family import check_one_size, named_config
 from vitreous.studies.requests import CompareRequest
 from vitreous.training.deadline import MARGIN, Deadline, format_budget
+from vitreous.weights.published import hub_name
 
 RATE_FACTORS = (0.3, 1.0, 3.0)  # factors of the recipe's learning rate that are tried for every model
 TRIAL_FRACTION = 0.5  # what a trial may take, as a fraction of a cell's time
@@ -66,14 +67,14 @@ def _read_candidate(text: str, image_size: int | None) -> Candidate:
     try:
         if Path(text).exists():
             return Candidate(str(Path(text)), None)
+        if hub_name(text) is not None:
+            return Candidate(text, None)
     except (OSError, ValueError):  # too long a name, or a null byte
         pass
     name, *settings = text.split(":")
     try:
         config = named_config(name)
     except UserError as error:
-        if text.startswith("hf:"):
-            return Candidate(text, None)
         raise UserError(
             f"{str(error).rstrip('.?')}, or the path of a run or a bundle; nothing lies at {text}."
         ) from None
