@@ -35,6 +35,7 @@ Processes, servers, browsers
   together           trainings in one process and in two
   ports              free ports
   web                a web server that misbehaves as told
+  hub                a hub on loopback that serves folders as the Hugging Face hub does
   serving            our server in a thread
   live_server        our server in a process
   chromium           a browser

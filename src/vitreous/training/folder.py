@@ -71,6 +71,7 @@ class RunConfig:
     splits: dict[Split, int]  # how many images each has
     digests: dict[Split, str]  # of the names and labels of each split's images
     weights: str | None = None  # digest of the tensors that the training began with; None from scratch
+    start: str | None = None  # where these came from: what the request names, or the name that was chosen
     teacher: str | None = None  # digest of the model that it learns from; None without one
     teacher_flops: float | None = None
     """Floating-point operations that this model takes for an image: they count even when it is gone."""

@@ -52,6 +52,7 @@ from vitreous.training.start import (
     starting_network,
     whiten,
 )
+from vitreous.training.starting_weights import choose_weights, open_chosen, wants_weights
 from vitreous.training.step import training_work
 from vitreous.training.teaching.teacher import open_teacher, reopen_teacher
 from vitreous.training.teaching.token_labels import prepare_teacher_targets, write_examples
@@ -79,6 +80,7 @@ class Labelled:
     is_split: bool = False  # whether these data are in their final splits: none is set aside
     typical: Source | None = None  # the images whose sizes count; None for all that are trained on
     weights: Bundle | None = None  # in place of those that the request names
+    chooses_weights: bool = False  # start photographs from published weights where the request does not say
     measured: tuple[Split, ...] = ("val", "test")  # the splits that it may look at
     validation: SharedValidation | None = None
     features: StartFeatures | None = None
@@ -98,10 +100,11 @@ class Labelled:
         request, device, teacher = context.request, context.world.device, None
         if saved is not None:
             training, base, digest, flops = saved.training, None, saved.weights, saved.teacher_flops
+            start = saved.start
             if request.teacher is not None:
                 teacher = reopen_teacher(request.teacher, data.classes, saved, context.folder, device)
         else:
-            base = self._open_weights(request)
+            start, base = self._starting_weights(context, data)
             digest = None if base is None else weights_digest(base.model)
             known = flops = None
             if request.teacher is not None:
@@ -114,12 +117,22 @@ class Labelled:
         split = data if self.is_split else split_for(training, data)
         kept = {name: source for name, source in split.splits.items() if name == "train" or name in self.measured}
         title = self.name or training.objective.kind
-        return Opened(title, replace(split, splits=kept), training, base, digest, teacher, flops)
+        return Opened(title, replace(split, splits=kept), training, base, digest, teacher, flops, start)
 
-    def _open_weights(self, request: FitRequest) -> Bundle | None:
-        if self.weights is not None or request.weights is None:
-            return self.weights
-        return open_weights(request.weights, request.preprocess)
+    def _starting_weights(self, context: Context, data: Data) -> tuple[str | None, Bundle | None]:
+        """The name of the weights, if there is one, and the weights."""
+        request = context.request
+        if self.weights is not None:
+            return None, self.weights
+        if request.start is not None:
+            return request.start, open_weights(request.start, request.preprocess)
+        if not self.chooses_weights or not wants_weights(request, data):
+            return None, None
+        seconds = None if context.deadline is None else context.deadline.left()
+        images = sum(len(source) for source in data.splits.values())
+        name = context.world.on_main(lambda: choose_weights(images, seconds, context.world.device.type))
+        base = open_chosen(name, context.callbacks.message)
+        return (None, None) if base is None else (name, base)
 
     # Start
 
@@ -134,12 +147,12 @@ class Labelled:
         subsets, probe = ({}, None) if saved is None else (dict(saved.subsets), saved.probe)
         if saved is None and self.validation is not None and self.validation.count < len(data.splits["val"]):
             subsets["val"] = self.validation.count
-        if saved is not None and context.request.weights is not None:
+        if saved is not None and saved.start is not None:
             # a checkpoint has all that is needed, so weights that are gone since are not missed
             with suppress(UserError) if resumed else nullcontext():
-                base = self._open_weights(context.request)
+                base = open_weights(saved.start, context.request.preprocess)
             if base is not None:
-                saved.check_digest("weights", weights_digest(base.model), context.request.weights, context.folder)
+                saved.check_digest("weights", weights_digest(base.model), saved.start, context.folder)
         network = starting_network(training, None if resumed else base)
         validation: Loader | None = None
         if not resumed:
@@ -267,6 +280,7 @@ class Labelled:
             spent=spent + work,
             remarks=(*outcome.remarks, *(f"{name}: {why}" for name, why in sorted(unreadable.items()))),
             subset_of={SPLIT_NAMES[split]: len(data.splits[split]) for split in measured if split in subsets},
+            start=config.start,
         )
         return result, labels, model_card(context.folder.name, context.request, training, labels, result)
 

@@ -227,7 +227,7 @@ def _run(place: str, finished: Finished) -> Run:
     return Run(
         place=place,
         data=str(request.data) if fit is None else fit.data_description,
-        start=None if fit is None or fit.weights is None else str(fit.weights),
+        start=None if fitted is None else fitted.start,
         teacher=None if fit is None else fit.teacher,
         method=request.method if isinstance(request, PretrainRequest) else request.recipe,
         training=config.training,

@@ -65,11 +65,16 @@ class LabelledRequest(TrainingRequest):
     preprocess: str | None = None
     """TEXT: Changes to the weights' preprocessing, such as "mean=0.5,std=0.5,crop=0.9,interpolation=bicubic"."""
 
+    @property
+    def start(self) -> str | None:
+        """The weights that it asks for."""
+        return None if self.weights in (None, "none") else str(self.weights)
+
     def check(self) -> None:
         super().check()
-        if self.weights is not None and self.model is not None:
+        if self.start is not None and self.model is not None:
             raise UserError("model and weights: the weights say which model it is; give one of the two.")
-        if self.weights is None and self.preprocess is not None:
+        if self.start is None and self.preprocess is not None:
             raise UserError(
                 "preprocess: changes how images are prepared for given weights; give weights too, or leave it out."
             )

@@ -53,6 +53,7 @@ class FitResult:
     subset_of: dict[str, int] = field(default_factory=dict)
     """Of "validation" and "test", where the time was too short for all of it and a random part was measured: how many
     images there are."""
+    start: str | None = None  # the weights that it started from; None from scratch
 
     def to_json(self) -> dict[str, Any]:
         measured = {"validation": self.validation, "test": self.test}
@@ -175,13 +176,13 @@ def guessing_advice(result: FitResult, request: FitRequest) -> str | None:
         length = f"--budget {format_budget(4 * parse_budget(request.budget))}"
     else:
         length = f"--epochs {4 * request.epochs:g}" if request.epochs is not None else "--budget 1h"
-    weights = request.weights or "hf:timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k"
-    better = "more images" if request.weights else "start from trained weights (a download), or give more images"
+    weights = result.start or "ti16"
+    better = "more images" if result.start else "start from trained weights (a download), or give more images"
     command = f"vitreous fit {request.data_description} --weights {weights} {length}"
     return (
         f"This may be guessing: after {counted(result.steps, 'step')}, {found.top1:.1%} is not significantly more "
         f"than the {found.majority[1]:.1%} of always predicting {code(found.majority[0])}. Train longer, "
-        f"{'and give' if request.weights else 'and'} {better}: {code(command)}."
+        f"{'and give' if result.start else 'and'} {better}: {code(command)}."
     )
 
 
@@ -216,7 +217,7 @@ def model_card(name: str, request: FitRequest, training: Training, labels: Seque
         "## How it was made",
         "",
         f"- data: {code(request.data_description)}, {result.images:,} training images",
-        f"- start: {code(str(request.weights)) if request.weights else 'random weights'}",
+        f"- start: {code(result.start) if result.start else 'random weights'}",
         *([] if request.teacher is None else [f"- teacher: {code(request.teacher)}, {objective.description}"]),
         f"- recipe: {code(request.recipe)}: {o.name}, learning rate {o.learning_rate:g}, batch {training.batch_size}, "
         f"{training.epochs:.3g} epochs, seed {training.seed}"

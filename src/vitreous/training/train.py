@@ -90,6 +90,7 @@ class Opened:
     weights: str | None = None  # digest of these
     teacher: Teacher | MissingTeacher | None = None
     teacher_flops: float | None = None
+    start: str | None = None  # the name of the weights that it starts from
 
 
 @dataclass(frozen=True)
@@ -178,7 +179,7 @@ def train(
         opened = replace(opened, training=training)
         result, labels, card = method.measure(context, opened, start, config, network.eval(), outcome)
         if world.is_main:
-            bundle = _write_bundle(context, training, network, outcome, result, labels, card, seen)
+            bundle = _write_bundle(context, opened, network, outcome, result, labels, card, seen)
             if outcome.finished:
                 write_file(folder / RESULT, json.dumps(result.to_json(), indent=2) + "\n")
             if outcome.finished and method.page:
@@ -285,6 +286,7 @@ def _plan(
         weights=opened.weights,
         teacher=None if opened.teacher is None else opened.teacher.digest,
         teacher_flops=opened.teacher_flops,
+        start=opened.start,
         probe=start.probe,
         subsets=start.subsets,
     )
@@ -338,7 +340,7 @@ def _take_steps(
 
 def _write_bundle(
     context: TrainingContext[RequestT],
-    training: Training,
+    opened: Opened,
     network: Network,
     outcome: Outcome,
     result: FitResult | PretrainResult,
@@ -347,11 +349,13 @@ def _write_bundle(
     seen: SeenImages,
 ) -> Bundle:
     """The model, and what is saved beside it."""
+    training = opened.training
     for name, tensors in outcome.best.items():
         if name != "model":
             save_extra(context.folder / name, tensors, training)
+    request = asdict(context.request) | ({} if opened.start is None else {"weights": opened.start})
     info = {
-        "request": asdict(context.request),
+        "request": request,
         "training": training_to_json(training),
         "spent": asdict(result.spent),
     }

@@ -64,7 +64,9 @@ class Fit(RunOptions, FitRequest, Verb["FitResult"]):
         run = run_folder(self.out, self.data, run_name(self.data))
         runtime = join_runtime(self.workers, self.device, self.fsdp, self.tensorboard)
         request = request_of(FitRequest, self)
-        return train(request, run, runtime, self.active_callbacks, Labelled(), overwrite=self.overwrite)
+        return train(
+            request, run, runtime, self.active_callbacks, Labelled(chooses_weights=True), overwrite=self.overwrite
+        )
 
     def show(self, result: FitResult) -> None:
         from vitreous.training.result import accuracy_lines, guessing_advice
@@ -96,7 +98,7 @@ class Pretrain(RunOptions, PretrainRequest, Verb["PretrainResult"]):
         run = run_folder(self.out, self.data, f"{run_name(self.data)}-{self.method}")
         if self.method == "supervised":
             shared = [one.name for kind in (TrainingRequest, RunOptions) for one in fields(kind)]
-            options = {name: getattr(self, name) for name in shared} | {"out": run}
+            options = {name: getattr(self, name) for name in shared} | {"out": run, "weights": "none"}
             return PretrainResult.of_fit(Fit(self.data, **options, callbacks=self.callbacks).run())
         runtime = join_runtime(self.workers, self.device, self.fsdp, self.tensorboard)
         request = request_of(PretrainRequest, self)

@@ -70,8 +70,10 @@ def _cached(repository: str, revision: str | None) -> Path | None:
 
     try:
         folder = Path(snapshot_download(repository, revision=revision, local_files_only=True))
-    except (LocalEntryNotFoundError, HFValidationError):
+    except LocalEntryNotFoundError:
         return None
+    except HFValidationError:
+        raise UserError(f"{HUB}{repository}: not a name on the hub; write hf:organisation/model.") from None
     index = folder / "model.safetensors.index.json"
     needed = set(read_json(index)["weight_map"].values()) if index.exists() else {"model.safetensors"}
     whole = all((folder / file).exists() for file in needed) or (folder / "pytorch_model.bin").exists()
@@ -94,7 +96,6 @@ def _download(name: str, repository: str, revision: str | None) -> Path:
     except Exception as error:  # a server that answers nonsense makes its package raise anything, KeyError too
         text = " ".join(str(error).split())[:200] or type(error).__name__
         reasons: dict[type[Exception], str] = {  # the first that fits
-            hub.HFValidationError: "not a name on the hub; write hf:organisation/model.",
             hub.GatedRepoError: "its owner asks for consent first; give it on the hub, then log in there.",
             hub.RepositoryNotFoundError: "the hub has no such model, or it is private; check the name.",
             hub.RevisionNotFoundError: f"the model has no revision {revision!r}; check it.",

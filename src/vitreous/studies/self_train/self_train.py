@@ -138,7 +138,7 @@ def _open_images(
         )
     duplicates = len(unlabelled) - len(others)
     left_out = (f"{duplicates:,} of {request.unlabelled}'s images are labelled ones, and left out.",) * bool(duplicates)
-    base = None if request.weights is None else open_weights(request.weights, request.preprocess)
+    base = None if request.start is None else open_weights(request.start, request.preprocess)
     training = choose_training(request.splitting(), whole, base, runtime.device.type)
     labelled = replace(split_for(training, whole), notes=())
     notes = (*whole.notes, *notes, *left_out)
@@ -157,7 +157,7 @@ def _has_bundle(folder: Path, callbacks: Callbacks) -> bool:
 def _check_rounds(context: SelfTrainContext) -> None:
     """Refuse what no round could do, before anything is written."""
     request, data = context.request, context.labelled
-    base = None if request.weights is None else open_weights(request.weights, request.preprocess)
+    base = None if request.start is None else open_weights(request.start, request.preprocess)
     asked: list[FitRequest] = [request.student_round(1, request.budget)]
     if request.teacher is not None:
         open_teacher(request.teacher, data.classes)
