@@ -27,7 +27,8 @@ from vitreous.glossary import GLOSSARY
 from vitreous.inputs import format_bytes
 from vitreous.training.recipes.supervised import RECIPES
 from vitreous.verbs.data import list_data
-from vitreous.verbs.models import models
+from vitreous.verbs.models import ModelRow, models
+from vitreous.weights.published import WEIGHTS
 
 DOCS = Path(__file__).parent
 RESULTS = DOCS.parent / "benchmarks" / "results"
@@ -80,9 +81,27 @@ def model_table() -> str:
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for row in models():
+        assert isinstance(row, ModelRow)
         of_tokens = ("" if one is None else str(one) for one in (row.tokens, row.width, row.depth, row.heads))
         shape = " | ".join([str(row.image_size[0]), *of_tokens])
         page.append(f"| {row.name} | {shape} | {row.parameters:,} | {row.gflops:,.2f} | {row.activation_mb:,.1f} |")
+    page += [
+        "",
+        "## Published weights",
+        "",
+        "Every command takes a name where it takes a model: `vitreous fit photos/ --weights s16`. The first use downloads",
+        "the weights from the Hugging Face hub into its cache (`HF_HOME`), resumes a download that broke, and compares the",
+        "file with the hub's SHA-256; later the cache is enough. `HF_ENDPOINT` takes a mirror, `HTTPS_PROXY` a proxy,",
+        "`VITREOUS_OFFLINE=1` downloads nothing. None of these asks for consent. IN: ImageNet; accuracy on the validation",
+        "images of ImageNet-1k: top-1 from timm's list of results, the others from the papers.",
+        "",
+        "| name | model | parameters | MB | licence | trained on | accuracy, % | repository |",
+        "| --- | --- | ---: | ---: | --- | --- | --- | --- |",
+    ]
+    for name, one in WEIGHTS.items():
+        sizes = f"{one.parameters:,} | {one.megabytes:,.0f}"
+        facts = f"{one.licence} | {one.data} | {one.accuracy:.1f} {one.measured}"
+        page.append(f"| `{name}` | {one.model} | {sizes} | {facts} | {one.repository} |")
     return "\n".join([*page, ""])
 
 
