@@ -7,11 +7,15 @@ import pytest
 import torch
 
 from support.colours import COLOURS, make_bundle, make_images
-from vitreous import UserError
+from vitreous import UserError, export_weights, write_report
 from vitreous.callbacks import Callbacks
+from vitreous.cli import main
+from vitreous.data.opening import open_dataset
+from vitreous.inference import speed
 from vitreous.verbs.evaluate import evaluate
 from vitreous.verbs.predict import predict
-from vitreous.weights.bundle import load_bundle
+from vitreous.weights.bundle import load_bundle, save_bundle
+from vitreous.weights.seen_images import find_seen_images
 
 
 @pytest.fixture(scope="module")
@@ -100,3 +104,63 @@ def test_json_and_progress(bundle, tmp_path):
 def test_the_builtin_data_have_other_classes(bundle):
     with pytest.raises(UserError, match="'Ankle boot'"):
         evaluate(bundle, "builtin")
+
+
+@pytest.fixture
+def trained(bundle, tmp_path):
+    """A model that says it was trained on tmp_path/p/train and selected on tmp_path/p/val, which lie beside test."""
+    for split, seed in (("train", 0), ("val", 500), ("test", 900)):
+        make_images(tmp_path / "p" / split, seed=seed)
+    seen = find_seen_images(open_dataset(tmp_path / "p"))
+    return replace(bundle, seen_images=seen)
+
+
+def test_images_of_the_training_have_no_interval(trained, tmp_path, capsys, subtests):
+    """An interval for images that the model has seen would claim what it cannot."""
+    path = save_bundle(
+        tmp_path / "b", trained.model, trained.preprocess, trained.labels, seen_images=trained.seen_images
+    )
+    for split, numbers in {"train": (12, 0), "val": (0, 12), "test": (0, 0)}.items():
+        with subtests.test(split):
+            found = evaluate(trained, tmp_path / "p", split=split)
+            assert (found.seen.train, found.seen.val) == numbers
+            said = found.to_json()
+            assert (said["top1_interval"] is None) == (said["ece_interval"] is None) == (split != "test")
+            assert said["seen"]["train"] == numbers[0]
+            main(["evaluate", str(path), str(tmp_path / "p"), "--split", split])
+            shown = capsys.readouterr().out
+            assert ("95 % interval" in shown) == (split == "test")
+            assert ("12 " in shown.partition("note:")[2]) == (split != "test")
+    page = write_report(trained, data=tmp_path / "p", split="train", out=tmp_path / "r.html").read_text()
+    assert found.seen.sentence is None
+    assert "95 % interval" not in page.partition("Accuracy")[2].partition("</div>\n</div>")[0]
+    assert "95 % interval" in write_report(trained, data=tmp_path / "p", out=tmp_path / "r2.html").read_text()
+    assert evaluate(replace(trained, seen_images=None), tmp_path / "p", split="train").seen is None
+
+
+def test_what_an_export_was_trained_on_is_kept(trained, tmp_path, monkeypatch):
+    monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(speed, "_calls_per_second", lambda call, seconds: 1.0)
+    out = export_weights(trained, tmp_path / "onnx", to="onnx")
+    assert export_weights(trained, out, to="onnx") == out  # its files are ours
+    assert evaluate(out, tmp_path / "p", split="train").seen.train == 12
+
+
+def test_a_random_part_is_measured(bundle, tmp_path, capsys):
+    data = make_images(tmp_path / "p", count=10)
+    found = evaluate(bundle, data, count=7, out=tmp_path / "a.jsonl")
+    assert (found.result.n, found.of) == (7, 30)
+
+    def names(path):
+        return {json.loads(line)["path"] for line in path.read_text().splitlines()}
+
+    assert len(names(tmp_path / "a.jsonl")) == 7
+    evaluate(bundle, data, count=7, seed=0, out=tmp_path / "b.jsonl")
+    evaluate(bundle, data, count=7, seed=1, out=tmp_path / "c.jsonl")
+    assert names(tmp_path / "a.jsonl") == names(tmp_path / "b.jsonl") != names(tmp_path / "c.jsonl")
+    assert evaluate(bundle, data, count=99).result.n == 30
+    main(["evaluate", str(bundle.path), str(data), "--count", "7", "--seed", "3"])
+    shown = capsys.readouterr().out.splitlines()[0]
+    assert all(number in shown.split() for number in ("7", "30,", "3"))
+    with pytest.raises(UserError, match="seed=3"):
+        evaluate(bundle, data, seed=3)

@@ -63,7 +63,8 @@ def convert_model(bundle: Bundle, to: str, views: torch.Tensor) -> InferenceMode
             versions=describe_software(),
             processor=describe_processor(),
         )
-        return InferenceModel(engine, config, bundle.labels, bundle.path, f"{metadata.source}-{to}-fp32", metadata)
+        identity, seen = f"{metadata.source}-{to}-fp32", bundle.seen_images
+        return InferenceModel(engine, config, bundle.labels, bundle.path, identity, metadata, seen)
     try:
         layer = first_difference(program, kind.intermediate, graph, views[found.worst : found.worst + 1])
     except RuntimeError:  # a graph that is wrong may also be one that cannot be run

@@ -22,7 +22,7 @@ from vitreous.evaluation.classify import MetricInputs, metric_inputs
 from vitreous.evaluation.corruptions import CorruptionResult, score_corruptions
 from vitreous.inference.engine import InferenceModel
 from vitreous.inference.evaluation import Measurement
-from vitreous.inference.matching import LabelSpace, MatchedSource
+from vitreous.inference.matching import MatchedSource
 from vitreous.inference.memory_needs import check_inference_memory
 
 MIN_IMAGES_FOR_WORKERS = 8  # for fewer, starting processes takes longer than they save
@@ -32,11 +32,8 @@ MIN_IMAGES_FOR_WORKERS = 8  # for fewer, starting processes takes longer than th
 class CorruptionEvaluation(Measurement[CorruptionResult]):
     """How well a classifier does under corruptions."""
 
-    of: int  # images of the split, of which `result.n` were measured
     seed: int  # of the choice of images and of what is random in a corruption
     size: tuple[int, int]  # height and width of what the model sees, which is what was corrupted
-    label_space: LabelSpace
-    remarks: tuple[str, ...]
     page: Path | None = None  # where the page lies, if one was asked for; `corruptions.json` is beside it
 
     def to_json(self) -> dict[str, Any]:
@@ -84,6 +81,7 @@ def evaluate_corruptions(
     found = CorruptionEvaluation(
         split=split,
         of=len(matched.source),
+        seen=None if model.seen_images is None else model.seen_images.overlap(source),
         seed=seed,
         size=engine.preprocess.size,
         result=score_corruptions(kinds, strengths, MetricInputs(*map(torch.stack, zip(*rows, strict=True)))),

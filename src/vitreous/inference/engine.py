@@ -24,6 +24,7 @@ from vitreous.errors import UserError
 from vitreous.model.family import inference_batch
 from vitreous.model.network import Network, check_numbers, evaluating
 from vitreous.weights.bundle import Bundle
+from vitreous.weights.seen_images import SeenImages
 
 if TYPE_CHECKING:
     from vitreous.inference.engine_folder import EngineMetadata
@@ -125,6 +126,7 @@ class InferenceModel:
     path: Path | None  # where it was read from
     identity: str | Network  # what its outputs follow from, besides the preprocessing: a digest, or the network itself
     conversion: EngineMetadata | None = None  # of a converted model: what it was made from, and how it was verified
+    seen_images: SeenImages | None = None  # of its training; None where that is not known
 
     @property
     def metadata(self) -> EngineMetadata:
@@ -139,4 +141,5 @@ class InferenceModel:
 
 def open_in_torch(bundle: Bundle, device: str = "auto") -> InferenceModel:
     engine = TorchEngine(bundle.model.to(find_device(device)), bundle.preprocess, path=bundle.path)
-    return InferenceModel(engine, bundle.model.config, bundle.labels, bundle.path, bundle.model)
+    identity, seen = bundle.model, bundle.seen_images
+    return InferenceModel(engine, bundle.model.config, bundle.labels, bundle.path, identity, seen_images=seen)

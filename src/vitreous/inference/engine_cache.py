@@ -63,7 +63,7 @@ class EngineCache:
                 log.info(f"{str(error).rstrip('.')}; it counts as not there.")
                 return None
             # Messages name the person's model, not where its converted form is cached.
-            opened[place] = replace(model, path=self.bundle.path)
+            opened[place] = replace(model, path=self.bundle.path, seen_images=self.bundle.seen_images)
         model = opened[place]
         if model.metadata.versions != describe_software():
             return None

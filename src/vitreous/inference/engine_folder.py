@@ -3,6 +3,7 @@
 engine.json         its metadata: runtime, precision, preprocessing, labels, how it was verified
 model.xml, .bin     OpenVINO's graph; or model.onnx, ONNX's
 README.md           the same for people
+seen-images.json    after a training: hashes of the images that it has seen
 manifest.json       size and SHA-256 of each of them, checked at every load
 """
 
@@ -35,7 +36,9 @@ from vitreous.storage.manifest import (
     sha256_file,
 )
 from vitreous.storage.overwrite import GENERATOR
+from vitreous.weights.bundle import SEEN
 from vitreous.weights.markdown import code
+from vitreous.weights.seen_images import SeenImages
 
 METADATA, CARD = "engine.json", "README.md"
 FORMAT = 2
@@ -102,6 +105,8 @@ def save_engine(path: Path, model: InferenceModel) -> Path:
         written = {"generator": GENERATOR, "format": FORMAT, **asdict(metadata)}
         (folder / METADATA).write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
         (folder / CARD).write_text(utf8_text(engine_card(metadata)), encoding="utf-8")
+        if model.seen_images is not None:
+            (folder / SEEN).write_text(json.dumps(model.seen_images.to_json(), indent=2) + "\n", encoding="utf-8")
     return path
 
 
@@ -143,7 +148,8 @@ def load_engine(folder: Path) -> InferenceModel:
         kind = find_engine(metadata.runtime, f"{folder}: runtime")
         engine = kind.engine(kind.read(folder), metadata.preprocess, metadata.precision, path=folder)
         config = config_from_json(metadata.model, str(folder / METADATA))
-        return InferenceModel(engine, config, metadata.labels, folder, sha256_file(folder / MANIFEST), metadata)
+        seen = SeenImages.from_json(read_json(folder / SEEN), folder / SEEN) if (folder / SEEN).exists() else None
+        return InferenceModel(engine, config, metadata.labels, folder, sha256_file(folder / MANIFEST), metadata, seen)
 
     return read_whole(folder, load)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypedDict, TypeVar, Unpack
 
@@ -26,6 +26,7 @@ from vitreous.inference.engine import InferenceModel
 from vitreous.inference.matching import LabelSpace, MatchedSource, check_imagenet, match_classes, match_names
 from vitreous.inference.memory_needs import check_inference_memory
 from vitreous.inputs import counted
+from vitreous.weights.seen_images import Overlap
 
 REAL = "real"  # what a person calls ImageNet's ReaL labels
 REAL_FILE = Path("imagenet-real") / "real.json"
@@ -54,33 +55,52 @@ class Measurement(Generic[R]):
     """A result, and what it was measured on."""
 
     split: str  # train, val, test, or all if the data have one split only
+    of: int  # images of the split, of which `result.n` were measured
     result: R
+    seen: Overlap | None  # images that the model was trained or selected on; None where that is not known
     unreadable: dict[str, str]  # images that were left out: path to reason
     seconds: float
     engine: str  # what computed the predictions, and in which precision
+    label_space: LabelSpace = "all"
+    """Whether the prediction was the likeliest of all of the model's classes, or of those that the data have."""
+    remarks: tuple[str, ...] = ()
+    """How classes were matched, and among which the prediction was chosen, unless it is the obvious."""
 
     def to_json(self) -> dict[str, Any]:
         values = {one.name: getattr(self, one.name) for one in fields(self) if one.name not in ("split", "result")}
+        values["seen"] = None if self.seen is None else asdict(self.seen)
         return {"split": self.split, **self.result.to_json(), **values, "seconds": round(self.seconds, 3)}
+
+    @property
+    def optimistic(self) -> bool:
+        """Whether some of the images were trained on, or selected the weights: then an interval would say too much."""
+        return self.seen is not None and self.seen.train + self.seen.val > 0
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What to say beside the result."""
+        seen = None if self.seen is None else self.seen.sentence
+        return self.remarks if seen is None else (*self.remarks, seen)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation(Measurement[ClassificationResult]):
     """How well a classifier does."""
 
-    label_space: LabelSpace = "all"
-    """Whether the prediction was the likeliest of all of the model's classes, or of those that the data have."""
-    remarks: tuple[str, ...] = ()
-    """How classes were matched, and among which the prediction was chosen, unless it is the obvious."""
     predictions: str | None = None  # the file with the prediction for each image, if one was asked for
     label_sets: str | None = None  # the file with several labels of each image, of which each counts as right
     without: int = 0  # images that were left out, because that file has no label for them
 
+    def to_json(self) -> dict[str, Any]:
+        intervals = dict.fromkeys(("top1_interval", "ece_interval")) if self.optimistic else {}
+        return super().to_json() | intervals
+
     def __repr__(self) -> str:
         (low, high), (label, majority) = self.result.top1_interval, self.result.majority
+        sure = "optimistic: it has seen some of them" if self.optimistic else f"95 % interval {low:.1%} to {high:.1%}"
         return (
-            f"Evaluation(accuracy {self.result.top1:.1%} of {counted(self.result.n, 'image')} ({self.split}; "
-            f"95 % interval {low:.1%} to {high:.1%}; always predicting {label!r}: {majority:.1%}))"
+            f"Evaluation(accuracy {self.result.top1:.1%} of {counted(self.result.n, 'image')} ({self.split}; {sure}; "
+            f"always predicting {label!r}: {majority:.1%}))"
         )
 
 
@@ -92,6 +112,8 @@ def evaluate_classifier(
     label_space: LabelSpace | None = None,
     label_sets: Path | None = None,
     predictions: Path | None = None,
+    count: int | None = None,
+    seed: int = 0,
     **loading: Unpack[Loading],
 ) -> Evaluation:
     """How well the model does on one split of the data, whose classes are matched to the model's labels by name.
@@ -102,6 +124,7 @@ def evaluate_classifier(
         model. Each of an image's labels counts as right; images without one are left out, and the labels of the
         source are ignored.
     predictions: a .csv, .jsonl or .parquet file for the prediction of each image.
+    count: measure so many images, drawn at random by the seed; None for all.
     """
     accepted = None
     if label_sets is None:
@@ -111,13 +134,19 @@ def evaluate_classifier(
         # Each image's label is its number, by which its labels are found again when some cannot be read.
         numbers = np.arange(len(kept), dtype=np.int64)
         matched = MatchedSource(source.subset(kept).with_labels(numbers, model.labels), model.labels)
+    of = len(matched.source)
+    if count is not None and count < of:
+        drawn = np.sort(np.random.default_rng(seed).permutation(of)[:count])
+        matched = replace(matched, source=matched.source.subset(drawn))
     start, top = time.perf_counter(), min(TOP, len(matched.labels))
     columns = EVALUATED if accepted is None else EVALUATED_SETS
     with prediction_file(predictions, top, columns) if predictions else nullcontext() as write:
         result, unreadable = measure_classifier(model, matched, accepted=accepted, write=write, **loading)
     return Evaluation(
         split=split,
+        of=of,
         result=result,
+        seen=None if model.seen_images is None else model.seen_images.overlap(matched.source),
         unreadable=unreadable,
         seconds=time.perf_counter() - start,
         engine=model.computed_by,
@@ -125,7 +154,7 @@ def evaluate_classifier(
         remarks=matched.remarks,
         predictions=None if predictions is None else str(predictions),
         label_sets=None if label_sets is None else str(label_sets),
-        without=len(source) - len(matched.source),
+        without=len(source) - of,
     )
 
 

@@ -19,6 +19,7 @@ from vitreous.model.family import count_flops, count_parameters
 from vitreous.report.html import Html, render
 from vitreous.report.plots import FULL_MATRIX, Series, confusion, curves, page_style, reliability, to_svg
 from vitreous.weights.bundle import Bundle
+from vitreous.weights.seen_images import Overlap
 
 DRAWN = frozenset({"step", "loss", "accuracy", "standard_error", "learning_rate", "norm"})
 """Keys of records that have a plot of their own, or none."""
@@ -57,12 +58,13 @@ class SplitScores:
 
     name: str  # test, validation
     result: ClassificationResult
-    chose: bool = False  # the weights were chosen by these images
+    chose: bool = False  # the model was selected or trained on some of these images
     wrong: tuple[Example, ...] = ()
     right: tuple[Example, ...] = ()
     without: str | None = None  # why there are no examples, where they cannot be shown
     calibrated: bool = False  # the temperature was fitted to validation images
     of: int | None = None  # images in the split, where only a random part of them was measured
+    seen: Overlap | None = None  # where data were given: which of them the model was trained or selected on
 
 
 @dataclass(frozen=True)

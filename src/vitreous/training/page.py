@@ -115,7 +115,7 @@ def write_report(
         # in fp32: the page is about the model, not about what int8 makes of it
         engine, told = open_in_torch(bundle), progress or (lambda done, total: None)
         found = evaluate_classifier(engine, *choose_split(opened, split), progress=told)
-        splits = (SplitScores(found.split, found.result),)
+        splits = (SplitScores(found.split, found.result, chose=found.optimistic, seen=found.seen),)
         left_out = tuple(f"{image}: {why}" for image, why in found.unreadable.items())
     source = None if data is None or isinstance(data, Data) else str(data)
     content = _content(name, place, bundle, finished, splits, opened, seconds)

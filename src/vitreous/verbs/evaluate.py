@@ -51,7 +51,7 @@ class Evaluate(MergeOption, EngineOptions["Evaluation | CorruptionEvaluation"], 
     severities: Sequence[Severity] | None = None
     """N,N,...: Severities of the corruptions, from 1 to 5. Default: 1,2,3,4,5."""
     count: Count | None = None
-    """COUNT: How many images to corrupt, drawn at random. Default: 200."""
+    """COUNT: How many images to measure, drawn at random. Default: all; under corruptions 200."""
     seed: Seed | None = None
     """NUMBER: Seed for drawing these images, and for what is random in a corruption. Default: 0."""
     out: str | Path | None = None
@@ -67,10 +67,12 @@ class Evaluate(MergeOption, EngineOptions["Evaluation | CorruptionEvaluation"], 
             raise UserError(
                 f"label_space={self.label_space!r}: with label_sets, any class may be predicted; leave label_space out."
             )
-        for name in ("label_sets",) if self.corruptions else ("kinds", "severities", "count", "seed"):
+        for name in ("label_sets",) if self.corruptions else ("kinds", "severities"):
             if (value := getattr(self, name)) is not None:
                 which = "without" if self.corruptions else "with"
                 raise UserError(f"{name}={value}: this is possible only {which} corruptions; leave it out.")
+        if self.seed is not None and self.count is None and not self.corruptions:
+            raise UserError(f"seed={self.seed}: it draws the images of count; give count too, or leave seed out.")
         loading: dict[str, Any] = {"batch_size": self.batch_size, "workers": self.workers}
         loading["progress"] = self.progress("evaluating")
         if self.corruptions:
@@ -78,8 +80,9 @@ class Evaluate(MergeOption, EngineOptions["Evaluation | CorruptionEvaluation"], 
         loading["predictions"] = None if self.out is None else check_prediction_file(self.out)
         labels = None if self.label_sets is None else find_labels(self.label_sets)
         split, source = choose_split((open_dataset if labels is None else open_images)(self.data), self.split)
-        model = self.open_engine(len(source), merge=self.merge)
-        return evaluate_classifier(model, split, source, label_space=self.label_space, label_sets=labels, **loading)
+        model = self.open_engine(min(self.count or len(source), len(source)), merge=self.merge)
+        loading |= {"label_space": self.label_space, "label_sets": labels, "count": self.count, "seed": self.seed or 0}
+        return evaluate_classifier(model, split, source, **loading)
 
     def _evaluate_corruptions(self, loading: dict[str, Any]) -> CorruptionEvaluation:
         from vitreous.data.corrupt import CORRUPTIONS, STRENGTHS
@@ -119,20 +122,25 @@ class Evaluate(MergeOption, EngineOptions["Evaluation | CorruptionEvaluation"], 
         if isinstance(result, CorruptionEvaluation):
             _show_corruptions(result)
         else:
-            _show_classes(result)
+            _show_classes(result, self.seed or 0)
             if result.predictions is not None:
                 print_wide(f"\nthe prediction for each image: {printable(result.predictions)}")
         print_skipped(result.unreadable)
 
 
-def _show_classes(found: Evaluation) -> None:
+def _drawn(found: Evaluation | CorruptionEvaluation, seed: int) -> str:
+    left = found.of - found.result.n - len(found.unreadable)
+    return f" of {found.of:,}, drawn at random by seed {seed}" if left else ""
+
+
+def _show_classes(found: Evaluation, seed: int) -> None:
     from vitreous.evaluation.classify import METRICS, MIN_CLASS_IMAGES
 
     result = found.result
     seen = {name: entry for name, entry in result.per_class.items() if entry["n"]}
     rows = []
     for name, metric in METRICS.items():
-        interval = "" if metric.interval is None else _interval(metric.interval(result))
+        interval = "" if metric.interval is None or found.optimistic else _interval(metric.interval(result))
         if metric.shown(result):
             notes = "; ".join(filter(None, (interval, metric.note)))
             rows.append((metric.title, f"{result.metrics[name]:{metric.form}}", notes))
@@ -150,9 +158,9 @@ def _show_classes(found: Evaluation) -> None:
             f"right ({found.without:,} images without a label were left out)"
         )
     print_wide(
-        f"{result.n:,} images of {len(seen)} classes ({found.split}){several}, by {found.engine} in "
-        f"{found.seconds:.1f} s",
-        *(f"note: {remark}" for remark in found.remarks),
+        f"{result.n:,} images{_drawn(found, seed)} of {len(seen)} classes ({found.split}){several}, "
+        f"by {found.engine} in {found.seconds:.1f} s",
+        *(f"note: {note}" for note in found.notes),
         "",
         table(("", "", ""), rows),
         "",
@@ -171,11 +179,11 @@ def _show_corruptions(found: CorruptionEvaluation) -> None:
     from vitreous.evaluation.classify import METRICS
 
     result = found.result
-    drawn = f" of {found.of:,}, drawn at random by seed {found.seed}" if result.n < found.of else ""
     print_wide(
-        f"{result.n:,} images{drawn} ({found.split}), each as it is and in {len(result.scores)} corruptions of what "
-        f"the model sees, {found.size[0]}x{found.size[1]} pixels; by {found.engine} in {found.seconds:.1f} s",
-        *(f"note: {remark}" for remark in found.remarks),
+        f"{result.n:,} images{_drawn(found, found.seed)} ({found.split}), each as it is and in {len(result.scores)} "
+        f"corruptions of what the model sees, {found.size[0]}x{found.size[1]} pixels; by {found.engine} in "
+        f"{found.seconds:.1f} s",
+        *(f"note: {note}" for note in found.notes),
     )
     for name, metric in METRICS.items():
         if metric.by_corruption:
@@ -192,7 +200,13 @@ def _show_corruptions(found: CorruptionEvaluation) -> None:
     }
     print_wide(
         "",
-        table(("", "", ""), ((name, f"{value:.1%}", _interval(each)) for name, (value, each) in numbers.items())),
+        table(
+            ("", "", ""),
+            (
+                (name, f"{value:.1%}", "" if found.optimistic else _interval(each))
+                for name, (value, each) in numbers.items()
+            ),
+        ),
         "",
         "Kinds and severities are like ImageNet-C's, not equal: --json and --out say what differs.",
         *([] if found.page is None else [f"page: {printable(str(found.page))}"]),
@@ -216,7 +230,7 @@ def _write_corruption_files(
 
     numbers, page = (folder / name for name in CORRUPTION_FILES)
     found, result = replace(found, page=page), found.result
-    drawn = f" of {found.of:,}, drawn at random by seed {found.seed}," if len(images) < found.of else ""
+    drawn = f"{_drawn(found, found.seed)}," if len(images) < found.of else ""
     place = "data in memory" if isinstance(data, Data) else str(data)
     path = None if model.path is None else model.path.resolve()
     name = "the model" if path is None else path.stem if path.is_file() else path.name
@@ -226,7 +240,7 @@ def _write_corruption_files(
         size=found.size,
         result=result,
         example=_example(found, model, images),
-        remarks=(*found.remarks, *(f"left out: {path}: {reason}" for path, reason in found.unreadable.items())),
+        remarks=(*found.notes, *(f"left out: {path}: {reason}" for path, reason in found.unreadable.items())),
     )
     versions = {"numpy": np.__version__, "pillow": PIL.__version__}  # what the corruptions are computed with
     described = {"generator": GENERATOR, "versions": versions, **found.to_json()}

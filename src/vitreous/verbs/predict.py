@@ -167,7 +167,7 @@ class Predict(PredictToFiles["ImageResults[Prediction] | PredictedParts"]):
 
     With --out FILE, they are written to that file. With --out FOLDER, they are written to files in it, part by part,
     and a command that was interrupted goes on where it was when it is repeated. An image that cannot be read gets a row
-    that says why; more than 1 % of them are refused.
+    that says why; more than 1 % of them, and more than one, are refused.
     """
 
     images: Sequence[str | Path]

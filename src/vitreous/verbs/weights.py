@@ -220,10 +220,11 @@ class Export(Verb[Path]):
         from vitreous.inference.engine_folder import CARD, METADATA, save_engine
         from vitreous.inference.engines import ENGINES
         from vitreous.inference.opening import open_model, prepare_export
+        from vitreous.weights.bundle import SEEN
         from vitreous.weights.formats import FORMATS, write_weights
 
         out = Path(self.out)
-        files = FORMATS[self.to].files if self.to in FORMATS else {METADATA, CARD, *ENGINES[self.to].files}
+        files = FORMATS[self.to].files if self.to in FORMATS else {METADATA, CARD, SEEN, *ENGINES[self.to].files}
         if files:
             check_elsewhere(out)
             check_folder(out, frozenset(files))
