@@ -401,6 +401,17 @@ def test_one_process_is_left_alone():
     assert not torch.distributed.is_initialized()
 
 
+def test_a_gpu_multiplies_in_tf32_and_a_cpu_as_before(monkeypatch):
+    found = []
+    monkeypatch.setattr(torch, "set_float32_matmul_precision", found.append)
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    for name in ("mps", "cuda"):
+        monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda name=name: torch.device(name))
+        assert find_device().type == name
+        find_device("cpu")
+    assert found == ["high"]
+
+
 def test_devices_by_name():
     assert find_device("cpu") == torch.device("cpu")
     assert find_device().type == (torch.accelerator.current_accelerator() or torch.device("cpu")).type

@@ -5,7 +5,7 @@ import torch
 from scipy.ndimage import zoom
 
 from support.variants import random_images, random_model
-from vitreous.model.position import resample_grid, sincos_2d
+from vitreous.model.position import resample_grid, sincos_2d, sincos_like
 
 GRIDS = [((3, 4), (6, 8)), ((4, 4), (7, 3)), ((14, 14), (24, 24)), ((5, 9), (3, 20))]
 
@@ -84,3 +84,25 @@ def test_resizing_to_the_same_size_changes_nothing():
     model = random_model(position="relative")
     images = random_images(model)
     assert torch.equal(model.resized(model.config.image_size)(images), model(images))
+
+
+def test_fixed_positions_are_computed_once_and_nothing_that_is_traced_is_kept():
+    """Not a tensor of an export's, and none that only inference may use."""
+    grid, like = (3, 7), torch.zeros(1)
+
+    class Positions(torch.nn.Module):
+        def forward(self, x):
+            return x * sincos_like(x, grid, 8, grid)
+
+    exported = torch.export.export(Positions(), (torch.ones(21, 8),)).module()
+    with torch.inference_mode():
+        kept = sincos_like(like, grid, 8, grid)
+    assert sincos_like(like, grid, 8, grid) is kept
+    assert type(kept) is torch.Tensor
+    assert kept.equal(sincos_2d(grid, 8, grid))
+    assert exported(torch.ones(21, 8)).equal(kept)
+    x = torch.ones(21, 8, requires_grad=True)
+    (x * sincos_like(x, grid, 8, grid)).sum().backward()  # saved for the backward pass
+    assert x.grad.equal(kept)
+    half = sincos_like(like.bfloat16(), grid, 8, grid)
+    assert half.equal(kept.bfloat16())

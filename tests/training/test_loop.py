@@ -16,6 +16,7 @@ from vitreous.config.objective import Supervised as SupervisedConfig
 from vitreous.config.train import Optimizer, Training
 from vitreous.data.loader import Loader
 from vitreous.data.packed import ArraySource
+from vitreous.distributed.world import World
 from vitreous.errors import MachineError
 from vitreous.model.lora import add_lora
 from vitreous.objectives.supervised import Classification, balance
@@ -241,6 +242,22 @@ def test_a_training_that_diverged_says_so(tmp_path, spoiled):
         loop.evaluate = lambda objective: {"accuracy": 0.3, "standard_error": 0.1, "loss": float("nan")}
     with pytest.raises(DivergedError, match=r"step \d+: "):
         loop.run(spoil)
+
+
+def test_validation_on_an_accelerator_computes_as_training_does(tmp_path, monkeypatch):
+    """In bfloat16 where that is fast; a processor validates in float32."""
+    monkeypatch.setattr("vitreous.training.loop.precision", lambda device: torch.autocast("cpu", torch.bfloat16))
+    loop, half = make_loop(tmp_path), []
+
+    def evaluate(objective):
+        half.append(torch.is_autocast_enabled("cpu"))
+        return {"accuracy": 0.3, "standard_error": 0.1, "loss": 1.0}
+
+    loop.evaluate = evaluate
+    for device in ("cpu", "cuda"):
+        loop.world = World(device=torch.device(device))
+        loop._evaluate()
+    assert half == [False, True]
 
 
 def test_parts_of_a_batch_have_the_gradient_of_the_whole(tmp_path):

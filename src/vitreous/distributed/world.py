@@ -148,17 +148,21 @@ class _AllReduce(torch.autograd.Function):
 
 
 def find_device(name: str = "auto") -> torch.device:
-    """The device of this name; "auto" is the accelerator if there is one, else the CPU."""
+    """The device of this name, to compute on; "auto" is the accelerator if there is one, else the CPU. A CUDA GPU from
+    then on multiplies float32 matrices in TF32, several times as fast; the CPU computes as before."""
     if name == "auto":
         accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-        return accelerator or torch.device("cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise UserError(f"device {name!r}: there is no such device; give auto, cpu or cuda.") from None
-    try:
-        torch.empty(0, device=device).tolist()  # "meta" has no numbers
-    except (RuntimeError, AssertionError, ImportError) as error:
-        reason = str(error).splitlines()[0].partition(". ")[0].rstrip(".")  # the rest is about compiling torch
-        raise UserError(f"device {name!r}: not available here ({reason}); give auto or cpu.") from None
+        device = accelerator or torch.device("cpu")
+    else:
+        try:
+            device = torch.device(name)
+        except RuntimeError:
+            raise UserError(f"device {name!r}: there is no such device; give auto, cpu or cuda.") from None
+        try:
+            torch.empty(0, device=device).tolist()  # "meta" has no numbers
+        except (RuntimeError, AssertionError, ImportError) as error:
+            reason = str(error).splitlines()[0].partition(". ")[0].rstrip(".")  # the rest is about compiling torch
+            raise UserError(f"device {name!r}: not available here ({reason}); give auto or cpu.") from None
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high")
     return device

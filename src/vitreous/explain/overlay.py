@@ -111,7 +111,7 @@ def draw_reconstructions(objective: MaskedAutoencoder, batch: Batch, preprocess:
     for image, made, hole in zip(batch.images, rebuilt, holes[:, :height, :width], strict=True):
         whole = to_bytes(image, preprocess)
         seen = whole.copy()
-        seen[hole.numpy()] = GREY
+        seen[hole.cpu().numpy()] = GREY
         panels += [_image(whole), _image(seen), _image(to_bytes(made[:, :height, :width], preprocess))]
         captions += ["image", f"{1 - hole.float().mean().item():.0%} of it", "rebuilt"]
     return tile(panels, captions, columns=3)
@@ -119,7 +119,7 @@ def draw_reconstructions(objective: MaskedAutoencoder, batch: Batch, preprocess:
 
 def to_bytes(image: Tensor, preprocess: Preprocess) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
     """(C, H, W) as the model sees it, back to pixels (H, W, 3)."""
-    pixels = image.permute(1, 2, 0).numpy() * np.array(preprocess.std) + np.array(preprocess.mean)
+    pixels = image.permute(1, 2, 0).cpu().numpy() * np.array(preprocess.std) + np.array(preprocess.mean)
     made: np.ndarray[tuple[int, ...], np.dtype[np.uint8]] = np.rint(np.clip(pixels, 0, 1) * 255).astype(np.uint8)
     return np.broadcast_to(made, (*made.shape[:2], 3)).copy()
 

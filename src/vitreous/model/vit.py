@@ -37,7 +37,7 @@ from vitreous.model.position import (
     learned_2d,
     resample_grid,
     resample_state,
-    sincos_2d,
+    sincos_like,
     take_cells,
 )
 from vitreous.model.rope import rotation_of
@@ -214,7 +214,7 @@ class ViT(Network):
         if c.position == "learned-2d":
             return learned_2d(self.pos_embed_y, self.pos_embed_x, grid, c.position_resampling)
         if c.position == "sincos-2d":
-            return sincos_2d(grid, c.width, trained=c.sincos_grid or c.grid).to(self.patch_embed.proj.weight)
+            return sincos_like(self.patch_embed.proj.weight, grid, c.width, c.sincos_grid or c.grid)
         return None
 
     def prefix_tokens(self) -> Tensor:

@@ -20,7 +20,7 @@ from vitreous.errors import UserError
 from vitreous.model.initialise import Linear
 from vitreous.model.keyed_random import keyed_uniform
 from vitreous.model.network import LeavesPatchesOut, Network, ParameterGroup, require
-from vitreous.model.position import Grid, Layout, sincos_2d, take_cells
+from vitreous.model.position import Grid, Layout, sincos_like, take_cells
 from vitreous.model.vit import Block, ViT
 from vitreous.objectives.collapse import feature_std
 from vitreous.objectives.objective import Metrics, Objective, Setting
@@ -167,7 +167,7 @@ class Decoder(nn.Module):
     def forward(self, tokens: Tensor, layout: Layout, masked: Tensor) -> Tensor:
         """(B, prefix + V, D) and the masked cells (B, M) to (B, M, P*P*C)."""
         assert layout.keep_ids is not None
-        cells = sincos_2d(layout.grid, self.mask_token.shape[2], trained=self.trained).to(tokens)
+        cells = sincos_like(tokens, layout.grid, self.mask_token.shape[2], self.trained)
         seen = self.embed(tokens)
         prefix, visible = seen[:, : layout.prefix], seen[:, layout.prefix :] + cells[layout.keep_ids]
         z = torch.cat([self.mask_token + cells[masked], prefix, visible], dim=1)

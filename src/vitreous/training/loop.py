@@ -28,6 +28,7 @@ from vitreous.data.loader import Loader
 from vitreous.distributed.meter import Cost, Meter
 from vitreous.errors import UserError
 from vitreous.interrupt import Interrupted, uninterrupted
+from vitreous.model.precision import precision
 from vitreous.objectives.objective import Objective, move_average
 from vitreous.storage.files import write_file
 from vitreous.storage.overwrite import readable_errors
@@ -215,7 +216,9 @@ class Loop:
     def _evaluate(self) -> dict[str, float]:
         found = self._result().eval()
         assert self.evaluate is not None
-        with torch.inference_mode():
+        device = self.world.device
+        # on an accelerator as training computes; processors keep float32, which evaluation has later too
+        with torch.inference_mode(), nullcontext() if device.type == "cpu" else precision(device):
             metrics = self.evaluate(found)
         if not all(map(math.isfinite, metrics.values())):
             raise self._diverged("the metrics on the validation images are no numbers any more")

@@ -109,7 +109,7 @@ def patch_side(network: Network, size: tuple[int, int]) -> int | None:
     if not isinstance(network, HasFeatureMap):
         return None
     with torch.inference_mode():
-        places = network.feature_map(torch.zeros(1, network.config.channels, *size)).shape[2]
+        places = network.feature_map(torch.zeros(1, network.config.channels, *size, device=network.device)).shape[2]
     height = size[0]
     counts = {stride: (height // stride, -(-height // stride)) for stride in range(1, 2 * height + 1)}
     strides = [stride for stride, count in counts.items() if places in count] or [max(1, round(height / places))]
