@@ -1,7 +1,7 @@
 """Groups, schedules and Muon, against PyTorch's own and by hand."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 import torch
@@ -142,7 +142,9 @@ def test_the_weight_decay_moves_along_half_a_cosine_and_spares_what_is_never_dec
     c = Optimizer(weight_decay=0.04, weight_decay_end=0.4)
     assert [round(decay_now(c, progress), 9) for progress in (0, 0.5, 1)] == [0.04, 0.22, 0.4]
     assert decay_now(Optimizer(weight_decay=0.3), 0.7) == 0.3
-    optimizers = make_optimizers(supervised(ViT("N/4@28")), Optimizer(name="muon", weight_decay=0.04))
-    set_rates(optimizers, 1.0, 0.1)
-    found = {group["weight_decay"] for optimizer in optimizers for group in optimizer.param_groups}
-    assert found == {0.0, 0.1}
+    for muon, wanted in ((None, 0.22), (0.5, 0.5), (0.0, 0.0)):
+        own = replace(c, name="muon", muon_weight_decay=muon)
+        optimizers = make_optimizers(supervised(ViT("N/4@28")), own)
+        set_rates(optimizers, own, 1.0, 0.5)
+        found = [{group["weight_decay"] for group in optimizer.param_groups} for optimizer in optimizers]
+        assert [{round(decay, 9) for decay in decays} for decays in found] == [{wanted}, {0.0, 0.22}]

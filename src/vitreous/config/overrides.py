@@ -44,6 +44,7 @@ IDLE = {
     "optimizer.momentum": Idle(lambda t: t.optimizer.name == "sgd", "without optimizer.name=sgd"),
     "optimizer.betas": Idle(lambda t: t.optimizer.name != "sgd", "with optimizer.name=sgd"),
     "optimizer.muon_learning_rate": Idle(lambda t: t.optimizer.name == "muon", "without optimizer.name=muon"),
+    "optimizer.muon_weight_decay": Idle(lambda t: t.optimizer.name == "muon", "without optimizer.name=muon"),
     "augment.pad": Idle(lambda t: t.augment.crop_scale is None, "without augment.crop_scale=none"),
     "augment.crop_ratio": Idle(
         lambda t: t.augment.crop_scale is not None or t.objective.evaluates_views, "without augment.crop_scale"

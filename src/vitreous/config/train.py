@@ -25,6 +25,7 @@ class Optimizer:
     weight_decay: NonNegative = 0.05
     weight_decay_end: NonNegative | None = None
     """Where the weight decay goes to, along half a cosine; None: it stays."""
+    muon_weight_decay: NonNegative | None = None  # of what Muon takes, constant; None: as of the rest
     momentum: float = 0.9  # of SGD
     betas: tuple[Rate, Rate] = (0.9, 0.999)  # of AdamW: decay of the means of gradients and of their squares
     layer_decay: PositiveFraction = 1.0  # each block learns this much slower than the block after it

@@ -177,7 +177,9 @@ class Heartbeat:
                 if not beat:
                     reason = f"process {self.previous} did not come in {RENDEZVOUS_SECONDS:.0f} s"
                     return self.claim_failure(rendezvous_failure(self.rank, self.size, reason))
-                silent = f"has sent no heartbeat for {self.lost_seconds:.0f} s"
+                silent = (
+                    f"has sent no heartbeat for {self.lost_seconds:.0f} s; if it was only slow, set {TIMEOUT} higher"
+                )
                 return self.claim_failure(f"process {self.previous} on {beat[1]} {silent}; {RESUME}")
             if beat:
                 _, _, number, self._previous_place = beat

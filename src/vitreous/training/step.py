@@ -21,7 +21,6 @@ from vitreous.data.batch import Batch
 from vitreous.distributed.meter import Cost
 from vitreous.distributed.world import World
 from vitreous.model.family import count_flops
-from vitreous.model.network import ParameterGroup
 from vitreous.model.precision import precision
 from vitreous.objectives.objective import Objective
 from vitreous.training.parallel import checkpoint_blocks, count_parts, full_tensor, parallelise, shard_like
@@ -121,34 +120,26 @@ def orthogonalise(matrix: Tensor, steps: int = 5) -> Tensor:
 def make_optimizers(objective: Objective, c: Optimizer) -> list[torch.optim.Optimizer]:
     """One optimizer, or with Muon two, over the parameters with gradients. Each group has its `peak` learning rate."""
     group_of, layers = objective.parameter_groups(), objective.model.config.layers
-    learned = [(group_of[name], p) for name, p in objective.named_parameters() if p.requires_grad]
-    matrices = [(group, p) for group, p in learned if c.name == "muon" and group.kind == "matrix"]
-    rest = [(group, p) for group, p in learned if not (c.name == "muon" and group.kind == "matrix")]
+    groups: dict[bool, dict[Any, dict[str, Any]]] = {True: {}, False: {}}  # of Muon and of the rest, by layer and decay
+    for name, parameter in objective.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        own = group_of[name]
+        muon = c.name == "muon" and own.kind == "matrix"
+        peak = (c.muon_learning_rate if muon else c.learning_rate) * c.layer_decay ** (layers - own.layer)
+        group = {"params": [], "lr": peak, "peak": peak, "decayed": own.decayed}
+        groups[muon].setdefault((own.layer, own.decayed), group)["params"].append(parameter)
 
     optimizers: list[torch.optim.Optimizer] = []
-    if matrices:
-        groups = _groups(matrices, c, layers, c.muon_learning_rate)
-        optimizers.append(Muon(groups, lr=c.muon_learning_rate, weight_decay=c.weight_decay))
-    if rest:
-        groups, decay = _groups(rest, c, layers, c.learning_rate), c.weight_decay
+    if groups[True]:
+        optimizers.append(Muon(groups[True].values(), lr=c.muon_learning_rate))
+    if rest := list(groups[False].values()):
         if c.name == "sgd":
-            optimizers.append(torch.optim.SGD(groups, lr=c.learning_rate, momentum=c.momentum, weight_decay=decay))
+            optimizers.append(torch.optim.SGD(rest, lr=c.learning_rate, momentum=c.momentum))
         else:
-            optimizers.append(torch.optim.AdamW(groups, c.learning_rate, c.betas, weight_decay=decay, fused=True))
+            optimizers.append(torch.optim.AdamW(rest, c.learning_rate, c.betas, fused=True))
+    set_rates(optimizers, c, 1.0, 0.0)
     return optimizers
-
-
-def _groups(
-    parameters: Iterable[tuple[ParameterGroup, nn.Parameter]], c: Optimizer, layers: int, rate: float
-) -> list[dict[str, Any]]:
-    """One group per layer, with layer-wise learning rate decay, and per weight decay or none."""
-    groups: dict[tuple[int, bool], dict[str, Any]] = {}
-    for own, parameter in parameters:
-        peak = rate * c.layer_decay ** (layers - own.layer)
-        decay = c.weight_decay if own.decayed else 0.0
-        group = {"params": [], "lr": peak, "peak": peak, "weight_decay": decay, "decayed": own.decayed}
-        groups.setdefault((own.layer, own.decayed), group)["params"].append(parameter)
-    return list(groups.values())
 
 
 def rate_factor(c: Optimizer, progress: float, after: float) -> float:
@@ -171,9 +162,11 @@ def decay_now(c: Optimizer, progress: float) -> float:
     return c.weight_decay_end + (c.weight_decay - c.weight_decay_end) * (1 + math.cos(math.pi * progress)) / 2
 
 
-def set_rates(optimizers: Iterable[torch.optim.Optimizer], factor: float, decay: float) -> None:
+def set_rates(optimizers: Iterable[torch.optim.Optimizer], c: Optimizer, factor: float, progress: float) -> None:
     """Set each group's learning rate to this fraction of its peak, and the weight decay of decayed groups."""
     for optimizer in optimizers:
+        own = c.muon_weight_decay if isinstance(optimizer, Muon) else None
+        decay = decay_now(c, progress) if own is None else own
         for group in optimizer.param_groups:
             group["lr"] = group["peak"] * factor
             group["weight_decay"] = decay if group["decayed"] else 0.0
@@ -214,7 +207,7 @@ def train_step(
     training, world = learner.training, learner.world
     torch.manual_seed(training.seed * 1_000_003 + number + world.rank * 2**40)
     factor = rate_factor(training.optimizer, progress, after)
-    set_rates(learner.optimizers, factor, decay_now(training.optimizer, progress))
+    set_rates(learner.optimizers, training.optimizer, factor, progress)
     learner.objective.train()
     found = _backward(learner, batch.to(world.device), progress, totals or world.sum_numbers(*learner.totals(batch)))
     parameters = [p for p in learner.objective.parameters() if p.grad is not None]
