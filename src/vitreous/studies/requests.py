@@ -59,7 +59,7 @@ class TransferRequest:
     """A model, and the tasks that it is transferred to."""
 
     model: str | Path
-    """MODEL: A bundle, a run folder, or anything that `vitreous import` reads."""
+    """MODEL: A bundle, a run folder, a published name such as s16, or anything that `vitreous import` reads."""
     _: KW_ONLY
     tasks: Sequence[str | Path] = ("all",)
     """natural|specialized|structured|all|NAME,...: VTAB's groups, names that `vitreous data list` shows, or paths of

@@ -126,7 +126,7 @@ class PlotWeights(PreprocessOption, Verb["WeightPlots"]):
     """Plot patch filters, position similarity and attention distance, as in the paper's figure 7."""
 
     model: str | Path | Bundle
-    """MODEL: A bundle, a run folder, or anything that `vitreous import` reads."""
+    """MODEL: A bundle, a run folder, a published name such as s16, or anything that `vitreous import` reads."""
     _: KW_ONLY
     data: str | Path | Data | None = None
     """DATA: Images to measure attention distance on: how far each head looks. Left out, there is no such plot."""
@@ -197,7 +197,8 @@ class ScoreExplanations(PreprocessOption, SplitOption, Verb["ExplanationScores"]
     """
 
     model: str | Path | Bundle
-    """MODEL: A bundle, a run folder, or anything that `vitreous import` reads; it needs a classifier."""
+    """MODEL: A bundle, a run folder, a published name such as s16, or anything that `vitreous import` reads; it needs a
+    classifier."""
     data: str | Path | Data
     """DATA: Images, with or without labels: a folder, a CSV or JSONL list, packed data, shards, data:NAME, or
     builtin."""

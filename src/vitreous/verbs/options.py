@@ -154,7 +154,7 @@ class PerImageVerb(Verb[R]):
     """A verb with one result per image."""
 
     model: str | Path | Bundle
-    """MODEL: A bundle, a run folder, or anything that `vitreous import` reads."""
+    """MODEL: A bundle, a run folder, a published name such as s16, or anything that `vitreous import` reads."""
     images: str | Path | Sequence[str | Path]
     """IMAGE|FOLDER ...: Image files, and folders of images."""
 

@@ -192,7 +192,7 @@ class Export(Verb[Path]):
     """
 
     model: str | Path | Bundle
-    """MODEL: A bundle, a run folder, or anything that `vitreous import` reads."""
+    """MODEL: A bundle, a run folder, a published name such as s16, or anything that `vitreous import` reads."""
     out: str | Path
     """OUT: What to write: a folder that is new, empty or an earlier export; for google, a file that ends in .npz."""
     _: KW_ONLY
