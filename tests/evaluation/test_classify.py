@@ -8,7 +8,7 @@ import torch
 from sklearn.metrics import accuracy_score, confusion_matrix, log_loss, top_k_accuracy_score
 
 from vitreous import UserError
-from vitreous.evaluation.calibration import expected_calibration_error
+from vitreous.evaluation.calibration import expected_calibration_error, fit_temperature
 from vitreous.evaluation.classify import ClassificationResult, score_classes
 from vitreous.evaluation.intervals import wilson
 
@@ -187,3 +187,12 @@ def test_accuracy_is_set_beside_that_of_the_most_frequent_class():
         assert found.to_json()["majority_class"] == {"label": "a", "accuracy": 0.55, "beaten": not guessing}
     one_class = score_classes(torch.eye(2)[[0, 0]], torch.tensor([0, 0]), ["a", "b"])
     assert not one_class.is_guessing  # nothing was there to tell apart
+
+
+def test_many_logits_are_taken_by_parts_with_the_same_result(monkeypatch):
+    scores, targets = random_scores()
+    whole, temperature = score_classes(scores, targets), fit_temperature(scores, targets)
+    monkeypatch.setattr("vitreous.evaluation.classify.CHUNK_LOGITS", 56)
+    monkeypatch.setattr("vitreous.evaluation.calibration.CHUNK_LOGITS", 56)
+    assert score_classes(scores, targets) == whole
+    assert fit_temperature(scores, targets) == pytest.approx(temperature, rel=1e-3)

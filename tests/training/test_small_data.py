@@ -40,3 +40,12 @@ def test_only_given_weights_are_a_start_to_stay_near_to():
     )  # as a masked autoencoder
     alone = small_data(replace(GIVEN, base=None, base_preprocess=None))
     assert (alone.wise_ft_alpha, alone.freeze, alone.probe) == (1.0, 0, False)
+
+
+def test_with_thousands_of_classes_there_is_no_classifier_on_frozen_features():
+    """Its gradient has images x classes logits: of 10,000 x 10,000 in double precision, 800 MB several times."""
+    assert small_data(GIVEN).probe
+    assert small_data(replace(GIVEN, classes=1000, images=10_000)).probe
+    many = small_data(replace(GIVEN, classes=10_000, images=10_000))
+    assert not many.probe
+    assert many.wise_ft_alpha == 1.0  # there is no trained classifier to stay near to

@@ -117,7 +117,7 @@ def test_a_sample_by_seed_page_and_json(bundle, tmp_path):
     said = json.loads((out / "corruptions.json").read_text())
     assert {"n", "of", "seed", "clean", "scores", "error", "relative_error", "means", "differences"} <= set(said)
     assert len(said["scores"]) == 30
-    assert said["differences"]["frost"]
+    assert said["differences"]["synthetic frost"]
     assert said["versions"] == {"numpy": version("numpy"), "pillow": version("pillow")}
     page = (out / "corruptions.html").read_text()
     assert page.count("<img") == 31

@@ -64,3 +64,30 @@ def test_memory_stays_flat(processes, model, places, tmp_path, verb):
         assert outcome.status == 0, outcome.stderr
         peaks[count] = outcome.peak
     assert peaks[MANY] - peaks[FEW] < MORE, {count: round(peak / MB) for count, peak in peaks.items()}
+
+
+def test_ten_thousand_classes_of_two_images(processes, tmp_path):
+    """Logits are 400 MB; whatever else is made of them comes and goes by parts, and files have no n x K, no K x K."""
+    pixels = np.random.default_rng(0).integers(0, 256, (10_000, 8, 8, 3), dtype=np.uint8)
+    labels = np.arange(10_000)
+    np.savez(tmp_path / "many.npz", x_train=pixels, y_train=labels, x_val=pixels, y_val=labels)
+    model = "depth=1 heads=2 width=16 mlp_width=16"
+    words = [
+        "fit",
+        "many.npz",
+        "--epochs",
+        "0.05",
+        "--workers",
+        "0",
+        "--out",
+        "run",
+        "--recipe",
+        "plain",
+        "--model",
+        "F/4@8",
+    ]
+    words += [word for pair in model.split() for word in ("--overrides", f"model.{pair}")]
+    outcome = processes(*words, cwd=tmp_path, limit=300)
+    check_ended_well(outcome, seconds=60, memory=2000 * MB)
+    assert outcome.status == 0, outcome.stderr
+    assert sum(path.stat().st_size for path in (tmp_path / "run").glob("*.*")) < 20 * MB

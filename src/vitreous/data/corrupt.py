@@ -1,4 +1,5 @@
-"""Corruptions of what a model sees: the 15 kinds of ImageNet-C (Hendrycks and Dietterich 2019), at five strengths.
+"""Corruptions of what a model sees at five strengths: 14 kinds of ImageNet-C (Hendrycks and Dietterich 2019) with the
+published settings, and a frost of our own.
 
 Each is a pure function of the view, the strength and a random stream, and that is one of the seed, the kind and the
 image's key. All strengths of a kind start from the same seed, so that most differ in strength and in little else;
@@ -46,13 +47,13 @@ Levels = NDArray[np.uint8]
 STRENGTHS = (1, 2, 3, 4, 5)
 AS_PUBLISHED = "as published"
 
-# Settings for each strength.
+# Settings for each strength: those of the published code, but for FROST.
 DEVIATION = (0.08, 0.12, 0.18, 0.26, 0.38)  # Of Gaussian noise
 PHOTONS = (60, 25, 12, 5, 3)  # That a white pixel counts
 BROKEN = (0.03, 0.06, 0.09, 0.17, 0.27)  # The share of values that are replaced
 # Radius of the disk of confusion, and the deviation of the Gaussian that smooths its rim.
 DISK = ((3, 0.1), (4, 0.5), (6, 0.5), (8, 0.5), (10, 0.5))
-# Deviation of the Gaussian blur before and after, how far pixels are swapped at most, and how often all are.
+# Deviation of the Gaussian blur before and after, how far pixels come from at most, and how often all are moved.
 GLASS = ((0.7, 1, 2), (0.9, 2, 1), (1.0, 2, 3), (1.1, 3, 2), (1.5, 4, 2))
 MOTION = ((10, 3), (15, 5), (15, 8), (15, 12), (20, 15))  # Radius and deviation of the kernel
 TILT = 45.0  # The camera moves at most so many degrees off the horizontal
@@ -67,19 +68,16 @@ SNOW = (
     (0.55, 0.3, 4.5, 0.85, 12, 8, 0.65),
     (0.55, 0.3, 2.5, 0.85, 12, 12, 0.55),
 )
-# How much of the image and of the frost there is. ImageNet-C's shares rise more slowly and suit its photographs.
+# How much of the image and of the frost there is. ImageNet-C's fractions rise more slowly and suit its photographs.
 FROST = ((1.0, 0.4), (0.85, 0.55), (0.75, 0.7), (0.7, 0.8), (0.65, 0.9))
-# How much fog there is, and how much smoother it is than its finer grain. ImageNet-C has 2.5 and 3 of it at the last
-# two strengths, of which the fourth then changes an image less than the third, for rougher fog is thinner on average.
-FOG = ((1.5, 2.0), (2.0, 2.0), (2.5, 1.7), (2.8, 1.5), (3.4, 1.4))
+# How much fog there is, and how much smoother it is than its finer grain.
+FOG = ((1.5, 2.0), (2.0, 2.0), (2.5, 1.7), (2.5, 1.5), (3.0, 1.4))
 LIGHT = (0.1, 0.2, 0.3, 0.4, 0.5)  # Added to the lightness
 LUMA_WEIGHTS = (0.299, 0.587, 0.114)
 CONTRAST = (0.4, 0.3, 0.2, 0.1, 0.05)  # What is left of every difference from the mean
-# How far pixels are displaced before that is smoothed, and how far each of three points of an affine map is moved at
-# most. ImageNet-C's settings trade one for the other, so that the third changes an image less than the first; these
-# grow together, between its smallest and its largest small-scale distortion.
-ELASTIC = ((12.2, 4.88), (15.0, 8.0), (18.0, 12.0), (23.0, 17.0), (29.28, 24.4))
-SMOOTHING = 2.44  # The deviation of the Gaussian that smooths displacements
+# How far pixels are displaced before that is smoothed, the deviation of the Gaussian that smooths it, and how far each
+# of three points of an affine map is moved at most.
+ELASTIC = ((488.0, 170.8, 24.4), (488.0, 19.52, 48.8), (12.2, 2.44, 4.88), (17.08, 2.44, 4.88), (29.28, 2.44, 4.88))
 PIXELS = (0.6, 0.5, 0.4, 0.3, 0.25)  # The share of pixels that is left along each side
 QUALITY = (25, 18, 15, 10, 7)  # Of JPEG
 
@@ -121,17 +119,17 @@ def disk(radius: float, rim: float) -> NDArray[np.float64]:
 
 
 def glass_blur(pixels: Pixels, strength: int, rng: np.random.Generator) -> Pixels:
-    """Pixels are swapped with others nearby, one after another, between two small Gaussian blurs."""
+    """Pixels are replaced by others nearby, one after another, between two small Gaussian blurs."""
     sigma, distance, times = GLASS[strength - 1]
     scale = scale_of(pixels)
     blurred = gaussian_blur(pixels, sigma * scale, "edge")
-    shuffled = swap_nearby(pixels.shape[:2], max(1, round(distance * scale)), times, rng)
-    return gaussian_blur(blurred.reshape(-1, pixels.shape[2])[shuffled].reshape(pixels.shape), sigma * scale, "edge")
+    moved = copy_nearby(pixels.shape[:2], max(1, round(distance * scale)), times, rng)
+    return gaussian_blur(blurred.reshape(-1, pixels.shape[2])[moved].reshape(pixels.shape), sigma * scale, "edge")
 
 
-def swap_nearby(size: tuple[int, int], distance: int, times: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """(H W,) which pixel comes to each place when each in turn, from the last to the first, is swapped with one that
-    is at most `distance` rows and columns away."""
+def copy_nearby(size: tuple[int, int], distance: int, times: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """(H W,) which pixel comes to each place when each in turn, from the last to the first, is replaced by one that is
+    at most `distance` rows and columns away. (The paper swaps the two; its code, which made ImageNet-C, copies one.)"""
     height, width = size
     order = list(range(height * width))
     rows = np.arange(height - distance, distance, -1)[:, None]
@@ -143,7 +141,7 @@ def swap_nearby(size: tuple[int, int], distance: int, times: int, rng: np.random
         down, right = rng.integers(-distance, distance, (2, rows.size, columns.size))
         there = ((rows + down) * width + columns + right).ravel().tolist()
         for a, b in zip(here, there, strict=True):
-            order[a], order[b] = order[b], order[a]
+            order[a] = order[b]
     return np.array(order)
 
 
@@ -179,7 +177,7 @@ def snow(pixels: Pixels, strength: int, rng: np.random.Generator) -> Pixels:
     return np.float32(colour) * pixels + np.float32(1 - colour) * pale + flakes + flakes[::-1, ::-1]
 
 
-def frost(pixels: Pixels, strength: int, rng: np.random.Generator) -> Pixels:
+def synthetic_frost(pixels: Pixels, strength: int, rng: np.random.Generator) -> Pixels:
     """A window with ice on it: a random cut of one of a few textures is added to the darkened image."""
     clear, ice = FROST[strength - 1]
     height, width, channels = pixels.shape
@@ -219,13 +217,13 @@ def contrast(pixels: Pixels, strength: int, rng: np.random.Generator) -> Pixels:
 
 def elastic(pixels: Pixels, strength: int, rng: np.random.Generator) -> Pixels:
     """The image is stretched as a whole (an affine map) and in small places (smoothed random displacements)."""
-    far, corner = ELASTIC[strength - 1]
+    far, smoothing, corner = ELASTIC[strength - 1]
     scale, (height, width) = scale_of(pixels), pixels.shape[:2]
     back = affine_back((height, width), corner * scale, rng)
     rows, columns = np.indices((height, width), dtype=np.float32)
     noise = rng.uniform(-1, 1, (height, width, 2)).astype(np.float32)
     # Smoothing over twice the distance leaves half the noise: the square makes the displacements scale as lengths do.
-    moves = gaussian_blur(noise, SMOOTHING * scale, "symmetric", truncate=3) * np.float32(far * scale * scale)
+    moves = gaussian_blur(noise, smoothing * scale, "symmetric", truncate=3) * np.float32(far * scale * scale)
     rows, columns = rows + moves[..., 0], columns + moves[..., 1]
     return sample_bilinear(
         pixels,
@@ -273,7 +271,7 @@ CORRUPTIONS: dict[str, Corruption] = {
     "shot noise": Corruption("noise", shot_noise),
     "impulse noise": Corruption("noise", impulse_noise),
     "defocus blur": Corruption("blur", defocus_blur),
-    "glass blur": Corruption("blur", glass_blur, "pixels are swapped; the published code copies one over the other"),
+    "glass blur": Corruption("blur", glass_blur, "not rounded to 8 bits between its steps"),
     "motion blur": Corruption("blur", camera_motion, "a half-Gaussian line in NumPy, like ImageMagick's"),
     "zoom blur": Corruption("blur", zoom_blur, "cuts are not rounded to whole pixels"),
     "snow": Corruption(
@@ -281,21 +279,18 @@ CORRUPTIONS: dict[str, Corruption] = {
         snow,
         "flakes are drawn coarse and enlarged, not cut out of a fine drawing; blurred as by motion blur",
     ),
-    "frost": Corruption(
-        "weather", frost, "procedural frost: drawn crystals in place of photographs, with shares to suit"
+    "synthetic frost": Corruption(
+        "weather",
+        synthetic_frost,
+        "not ImageNet-C's: drawn crystals in place of its photographs, with fractions to suit",
     ),
-    "fog": Corruption("weather", fog, "more fog at strengths 4 and 5, so that strength 4 changes an image more than 3"),
+    "fog": Corruption("weather", fog),
     "brightness": Corruption("weather", brightness),
     "contrast": Corruption("digital", contrast),
-    "elastic": Corruption(
-        "digital",
-        elastic,
-        "large and small distortions grow together, for at the published settings strength 3 changes an image less "
-        "than 1; one interpolation for both",
-    ),
+    "elastic": Corruption("digital", elastic, "one interpolation for both distortions"),
     "pixelate": Corruption("digital", pixelate),
     "jpeg": Corruption("digital", jpeg),
-}  # By name, in the paper's order
+}  # by name, in the paper's order
 
 
 def corrupt(view: Levels, kind: str, strength: int, rng: np.random.Generator) -> Levels:

@@ -19,6 +19,7 @@ from vitreous.evaluation.intervals import Z_95, Difference
 BINS = 15  # equal-width bins of confidence, as in Guo et al., "On Calibration of Modern Neural Networks"
 MIN_TEMPERATURE, MAX_TEMPERATURE = 0.01, 100.0
 RESAMPLES = 2000  # of the bootstrap
+CHUNK_LOGITS = 2**22  # logits that are taken together
 GOLDEN = (math.sqrt(5) - 1) / 2
 
 
@@ -96,10 +97,16 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
 
     As if one more image had been seen that could be anything: else images that are all right would ask for 0.
     """
-    logits, unknown = logits.double(), 1 / (len(labels) + 1)
+    unknown, rows = 1 / (len(labels) + 1), max(1, CHUNK_LOGITS // logits.shape[1])
+    parts = list(
+        zip(logits.split(rows), labels.split(rows), strict=True)
+    )  # in double precision, all would be gigabytes
 
     def loss(exponent: float) -> float:
-        return F.cross_entropy(math.exp(exponent) * logits, labels, label_smoothing=unknown).item()
+        scale, total = math.exp(exponent), 0.0
+        for some, true in parts:
+            total += len(true) * F.cross_entropy(scale * some.double(), true, label_smoothing=unknown).item()
+        return total / len(labels)
 
     low, high = (-math.log(MAX_TEMPERATURE), -math.log(MIN_TEMPERATURE))  # of 1 / temperature
     while high - low > 1e-4:  # the loss falls, then rises: golden section

@@ -26,7 +26,7 @@ from vitreous.evaluation.intervals import Difference, wilson
 from vitreous.model.predictions import class_probabilities
 
 MIN_CLASS_IMAGES = 5  # with fewer, the accuracy of a class is mostly chance
-CHUNK_ROWS = 4096  # rows of logits that are compared together, which bounds the memory
+CHUNK_LOGITS = 2**22  # logits that are compared together, which bounds the memory
 MAX_EXAMPLES = 12  # of the most confident right predictions, and of the wrong ones, that are kept by name
 
 
@@ -232,9 +232,13 @@ def metric_inputs(
     logits: Tensor, targets: Tensor | Sequence[Sequence[int]], *, probabilities: bool = False
 ) -> MetricInputs:
     """What metrics are computed from, of logits (n, K); `score_classes` says what the arguments mean."""
-    parts = []
-    for start in range(0, len(logits), CHUNK_ROWS):
-        some = logits[start : start + CHUNK_ROWS].double()
+    n, rows = len(logits), max(1, CHUNK_LOGITS // logits.shape[1])
+    whole, real = (torch.empty(n, dtype=kind) for kind in (torch.int64, torch.float64))
+    found = MetricInputs(
+        whole, whole.clone(), real, whole.clone(), real.clone()
+    )  # parts would pin the heap between them
+    for start in range(0, n, rows):
+        some = logits[start : start + rows].double()
         if not torch.isfinite(some).all():
             raise UserError(
                 "the model gives scores that are not numbers (NaN or infinite): its weights are damaged, or its "
@@ -242,7 +246,7 @@ def metric_inputs(
             )
         probs = some if probabilities else class_probabilities(some)
         allowed = torch.zeros(probs.shape, dtype=torch.bool)
-        for row, true in zip(allowed, targets[start : start + CHUNK_ROWS], strict=True):
+        for row, true in zip(allowed, targets[start : start + rows], strict=True):
             row[true if isinstance(true, Tensor) else list(true)] = True
         # of classes with equal probabilities the first wins, as argmax has it
         own, target = probs.masked_fill(~allowed, -1.0).max(dim=1, keepdim=True)  # (n, 1)
@@ -253,8 +257,9 @@ def metric_inputs(
         else:
             log_likelihood = some.log_softmax(dim=1).masked_fill(~allowed, float("-inf")).logsumexp(dim=1)
         confidence, predicted = probs.max(dim=1)
-        parts.append(MetricInputs(target[:, 0], predicted, confidence, rank, log_likelihood))
-    return MetricInputs(*map(torch.cat, zip(*parts, strict=True)))
+        for column, part in zip(found, (target[:, 0], predicted, confidence, rank, log_likelihood), strict=True):
+            column[start : start + rows] = part
+    return found
 
 
 def score_classes(
@@ -308,5 +313,5 @@ def score_metrics(found: MetricInputs) -> dict[str, float]:
 
 def distinct_labels(labels: Sequence[str]) -> tuple[str, ...]:
     """The names of classes, with the class's number where several have one name."""
-    twice = {label for label in labels if labels.count(label) > 1} if len(set(labels)) < len(labels) else set()
-    return tuple(f"{label} ({k})" if label in twice else label for k, label in enumerate(labels))
+    count = Counter(labels)
+    return tuple(f"{label} ({k})" if count[label] > 1 else label for k, label in enumerate(labels))

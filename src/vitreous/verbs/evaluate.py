@@ -44,8 +44,8 @@ class Evaluate(MergeOption, EngineOptions["Evaluation | CorruptionEvaluation"], 
     """Choose the prediction among all classes of the model, or among those that the data have. Default: all; for the
     200 classes of ImageNet-A or ImageNet-R, data."""
     corruptions: bool = False
-    """Measure accuracy and calibration under noise, blur, weather and digital corruption instead: the 15 kinds of
-    ImageNet-C, five severities each."""
+    """Measure accuracy and calibration under noise, blur, weather and digital corruption instead: 14 kinds of
+    ImageNet-C and a synthetic frost, five severities each."""
     kinds: Sequence[str] | None = None
     """Of corruption, names of `vitreous.data.corrupt.CORRUPTIONS`; None for all."""
     severities: Sequence[Severity] | None = None

@@ -192,6 +192,9 @@ HYPER_RULE = {
 """Images, fewer than: steps after which the learning rate no longer rises, then falls to a tenth, and the last."""
 
 
+MAX_PROBE_LOGITS = 2**24  # of all images together, which each of hundreds of gradients computes in double precision
+
+
 def small_data(s: DatasetStats) -> Training:
     """Good weights, few images: the classifier first, on frozen features; then the upper half of the blocks.
 
@@ -199,9 +202,11 @@ def small_data(s: DatasetStats) -> Training:
     With a supervised start, the result lies half-way between it and what was trained. Crops make things look larger in
     training; so that they look as large later, the middle of an image is taken, as wide as the mean crop (Touvron et
     al. 2019); a higher resolution sees more of it, a lower one no less. Where a test split tells how good the result
-    is, fewer images are set aside to choose the weights.
+    is, fewer images are set aside to choose the weights. With thousands of classes there is no classifier on frozen
+    features, whose fit would take hours and gigabytes.
     """
     model, preprocess = s.model_and_preprocess("Ti/16")
+    probe = s.base is not None and s.images * s.classes <= MAX_PROBE_LOGITS
     crops = (0.35, 1.0)
     higher = 1.0 if s.base is None else max(1.0, model.image_size[0] / s.base.image_size[0])
     return Training(
@@ -212,10 +217,12 @@ def small_data(s: DatasetStats) -> Training:
         epochs=8,
         batch_size=32,
         ema=0.99,
-        wise_ft_alpha=0.5 if s.base is not None and s.base.classes and s.images < LARGE_DATASET_IMAGES else 1.0,
+        wise_ft_alpha=0.5
+        if probe and s.base is not None and s.base.classes and s.images < LARGE_DATASET_IMAGES
+        else 1.0,
         objective=labelled(model, ((0.85, 0.5),)),
         freeze=model.layers // 2 if s.base is not None else 0,
-        probe=s.base is not None,
+        probe=probe,
         validation=0.05 if s.tested else 0.1,
     )
 
