@@ -98,14 +98,13 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
     As if one more image had been seen that could be anything: else images that are all right would ask for 0.
     """
     unknown, rows = 1 / (len(labels) + 1), max(1, CHUNK_LOGITS // logits.shape[1])
-    parts = list(
-        zip(logits.split(rows), labels.split(rows), strict=True)
-    )  # in double precision, all would be gigabytes
+    starts = range(0, len(labels), rows)  # in double precision, all would be gigabytes
 
     def loss(exponent: float) -> float:
         scale, total = math.exp(exponent), 0.0
-        for some, true in parts:
-            total += len(true) * F.cross_entropy(scale * some.double(), true, label_smoothing=unknown).item()
+        for start in starts:
+            some, true = logits[start : start + rows].double(), labels[start : start + rows]
+            total += len(true) * F.cross_entropy(scale * some, true, label_smoothing=unknown).item()
         return total / len(labels)
 
     low, high = (-math.log(MAX_TEMPERATURE), -math.log(MIN_TEMPERATURE))  # of 1 / temperature
