@@ -211,10 +211,10 @@ def compare(data: str, runs: Path, seed: int) -> dict[str, Any]:
     for method, one in zip(methods, found.models, strict=True):
         assert one.probe is not None  # the data have labels
         by_depth[method] = {
-            "attention_distance": [round(fmean(heads), 2) for heads in one.measures.attention_distance],
-            "mutual_information": [round(fmean(heads), 4) for heads in one.measures.mutual_information],
-            "query_similarity": [round(value, 4) for value in one.measures.query_similarity],
-            "high_frequency": [round(amplitudes[-1], 3) for amplitudes in one.measures.log_amplitude],
+            "attention_distance": [round(fmean(heads), 2) for heads in one.measures["attention_distance"]],
+            "mutual_information": [round(fmean(heads), 4) for heads in one.measures["mutual_information"]],
+            "query_similarity": [round(value, 4) for value in one.measures["query_similarity"]],
+            "high_frequency": [round(amplitudes[-1], 3) for amplitudes in one.measures["log_amplitude"]],
             "probe": [round(depth.value, 4) for depth in one.probe.accuracy],
         }
     return {"images": found.data.images, "summary": found.to_json()["summary"], "by_depth": by_depth}

@@ -30,6 +30,7 @@ from support.extensions import (
     export_engine,
     gradient_method,
     quadrant_objective,
+    token_length,
     torchvision_format,
 )
 from support.killing import check_killed_and_resumed
@@ -38,13 +39,16 @@ from vitreous.callbacks import Callbacks
 from vitreous.config.server import ServerSettings
 from vitreous.data.augment import normalise
 from vitreous.data.batch import Batch, ViewBatch
-from vitreous.data.view import make_view
+from vitreous.data.opening import open_images
+from vitreous.data.view import Sample, make_view
 from vitreous.evaluation.classify import METRICS, ClassificationResult
+from vitreous.explain.analysis.depth_measures import DEPTH_MEASURES
 from vitreous.explain.request import EXPLANATION_METHODS
 from vitreous.inference.engines import ENGINES
 from vitreous.model.family import FAMILIES
 from vitreous.objectives.build import OBJECTIVES
 from vitreous.server.app import make_app
+from vitreous.studies.analysis import choose_images
 from vitreous.training.recipes.pretrain import PRETRAINING
 from vitreous.training.recipes.supervised import RECIPES
 from vitreous.verbs import GROUPS
@@ -484,9 +488,33 @@ def test_the_method_is_on_the_servers_page(bundle, images, gradient):
 def test_the_code_on_the_page_is_the_code_that_runs(subtests):
     page = (HERE.parent / "docs" / "extend.md").read_text()
     blocks = re.findall(r"^( *)```python\n(.*?)^ *```", page, re.S | re.M)
-    assert len(blocks) == 18
+    assert len(blocks) == 19
     files = [path.read_text() for path in (HERE / "support" / "extensions").glob("*.py")]
     for number, (indent, block) in enumerate(blocks):
         code = "".join(line.removeprefix(indent) for line in block.splitlines(keepends=True))
         with subtests.test(number=number):
             assert any(code.strip() in text for text in files), code
+
+
+# A measure of an analysis
+
+
+def test_a_measure_is_in_the_numbers_the_table_and_the_page(images, tmp_path, monkeypatch):
+    monkeypatch.setitem(DEPTH_MEASURES, "token_length", token_length.MEASURE)
+    bundle = make_bundle(tmp_path / "bundle")
+    found = vitreous.analyze([bundle], data=images, count=8, out=tmp_path / "out")
+    model = vitreous.load(bundle)
+    source = choose_images(open_images(images), 8, 0).measured
+    views = torch.stack([make_view(Sample(source, index), model.bundle.preprocess) for index in range(len(source))])
+    trace = vitreous.Trace()
+    with torch.inference_mode():
+        model.network(normalise(views, model.bundle.preprocess), trace=trace)
+    states = [trace.embedded, *(trace.tokens[layer] for layer in sorted(trace.tokens))]
+    expected = [z[:, trace.prefix :].norm(dim=2).mean().item() for z in states]
+    written = json.loads(found.json.read_text())
+    assert written["models"][0]["token_length"] == pytest.approx(expected, abs=1e-4)
+    (row,) = (row for row in written["summary"] if row["measure"] == "length of tokens")
+    assert row["values"] == pytest.approx([expected[-1]], abs=1e-3)
+    page = found.page.read_text()
+    assert page.count("length of tokens") == 2  # in the table, and above its plot
+    assert "as registers were invented for" in page

@@ -262,10 +262,10 @@ def test_a_survey_in_batches_is_the_mean_of_what_a_trace_tells(name):
     attention = [patch_attention(trace.attention[layer], prefix) for layer in range(3)]
 
     def close(key, expected):
-        np.testing.assert_allclose(np.array(getattr(found, key)), torch.stack(expected).numpy(), atol=2e-5)
+        np.testing.assert_allclose(np.array(found[key]), torch.stack(expected).numpy(), atol=2e-5)
 
     assert (survey.seen, survey.grid) == (5, grid)
-    np.testing.assert_allclose(found.attention_distance, attention_distance(model, images).mean(0), atol=1e-4)
+    np.testing.assert_allclose(found["attention_distance"], attention_distance(model, images).mean(0), atol=1e-4)
     close("mutual_information", [mutual_information(a).mean(0) for a in attention])
     close("head_similarity", [head_similarity(a).mean() for a in attention])
     close("query_similarity", [query_similarity(a).mean() for a in attention])
@@ -274,10 +274,10 @@ def test_a_survey_in_batches_is_the_mean_of_what_a_trace_tells(name):
     close("token_spectrum", [log_spectrum(singular_values(z)).mean(0) for z in patches])
     close("token_rank", [effective_rank(singular_values(z)).mean() for z in patches])
     layers = torch.stack([a.mean(1) for a in attention], dim=1)
-    np.testing.assert_allclose(found.depth_similarity, depth_similarity(layers).mean(0).numpy(), atol=2e-5)
+    np.testing.assert_allclose(found["depth_similarity"], depth_similarity(layers).mean(0).numpy(), atol=2e-5)
     torch.testing.assert_close(survey.depths(), torch.stack([z.mean(1) for z in patches], dim=1))
     torch.testing.assert_close(survey.representations(), y)
-    assert len(found.frequencies) == len(diagonal(grid))
+    assert len(found["frequencies"]) == len(diagonal(grid))
 
     pooled, again = pool_depths(model, images)
     torch.testing.assert_close(pooled, survey.depths())
@@ -285,13 +285,13 @@ def test_a_survey_in_batches_is_the_mean_of_what_a_trace_tells(name):
 
 
 def test_singular_values_stop_where_they_are_known_well_enough(monkeypatch):
-    monkeypatch.setattr("vitreous.explain.analysis.depths.SPECTRUM_IMAGES", 4)
+    monkeypatch.setattr("vitreous.explain.analysis.depths.FEW_IMAGES", 4)
     model, images = tiny(), draw(9, 3, 16, 16)
     survey, short = Survey(model, 100), Survey(model, 100)
     for start in range(0, 9, 3):
         survey.add(images[start : start + 3])
     short.add(images[:4])
-    np.testing.assert_allclose(survey.measures().token_rank, short.measures().token_rank, atol=1e-4)
+    np.testing.assert_allclose(survey.measures()["token_rank"], short.measures()["token_rank"], atol=1e-4)
 
 
 def test_no_two_layers_attention_is_alive_at_once(monkeypatch):

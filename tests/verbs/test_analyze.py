@@ -15,7 +15,7 @@ from vitreous.config.data import Preprocess
 from vitreous.data.augment import eval_view, normalise
 from vitreous.data.opening import open_data
 from vitreous.evaluation.probe import fit_linear
-from vitreous.explain.analysis.depth_result import summarise
+from vitreous.explain.analysis.depth_measures import summarise
 from vitreous.explain.analysis.depths import NOISE, pool_depths
 from vitreous.explain.analysis.measures import BANDS, band_noise, linear_cka
 from vitreous.studies.analysis import WEIGHT_DECAY, choose_images
@@ -70,7 +70,7 @@ def test_everything_is_there_by_depth(found):
     assert set(written) == {"generator", "data", "summary", "models", "cka", "noise_strength", "remarks"}
     assert set(written["data"]) == {"from", "split", "images", "data_description", "classes", "seed"}
     assert {"name", "shape", "grid", "attention_distance", "probe", "noise"} <= set(written["models"][0])
-    assert written["models"][1]["token_rank"] == list(second.measures.token_rank)
+    assert written["models"][1]["token_rank"] == list(second.measures["token_rank"])
     assert written["models"][0]["noise"]["clean"] == {
         "value": first.noise.clean.value, "interval": list(first.noise.clean.interval), "n": 15,
     }  # fmt: skip
@@ -78,12 +78,12 @@ def test_everything_is_there_by_depth(found):
     assert (first.grid, second.grid) == ((2, 2), (2, 6))
     for model, depth in ((first, 1), (second, 3)):
         for name in ("attention_distance", "mutual_information"):
-            assert np.shape(getattr(model.measures, name)) == (depth, 2)  # two heads
+            assert np.shape(model.measures[name]) == (depth, 2)  # two heads
         for name in ("head_similarity", "query_similarity"):
-            assert np.shape(getattr(model.measures, name)) == (depth,)
+            assert np.shape(model.measures[name]) == (depth,)
         for name in ("token_similarity", "token_rank", "image_rank", "log_amplitude", "token_spectrum"):
-            assert len(getattr(model.measures, name)) == depth + 1
-        assert np.shape(model.measures.depth_similarity) == (depth, depth)
+            assert len(model.measures[name]) == depth + 1
+        assert np.shape(model.measures["depth_similarity"]) == (depth, depth)
         assert len(model.probe.accuracy) == depth + 1
         assert model.probe.representation.n == 15
     data = found.numbers.data
@@ -118,7 +118,7 @@ def test_the_best_depth_is_not_chosen_on_the_measured_images(found):
     for best, value in ((0, 0.25), (1, 0.75)):
         probed = replace(model, probe=replace(model.probe, accuracy=(low, high), best_depth=best))
         rows = {row.measure: row.values for row in summarise([probed])}
-        assert rows["linear probe at its best depth"] == (value,)
+        assert rows["linear probe of the mean patch token, n = 15"] == (value,)
 
 
 def test_noise_meets_the_models_own_classifier(found, data, colours):
@@ -137,12 +137,12 @@ def test_noise_meets_the_models_own_classifier(found, data, colours):
 
 def test_the_page_shows_the_numbers_and_needs_nothing_else(found):
     page = found.page.read_text()
-    assert page.count("<svg") == 4 + 2 + 5 + 2 + 2 + 3
+    assert page.count("<svg") == 5 + 2 + 5 + 2 + 2 + 3
     assert not re.search(r'(src|href)="(?!data:|#)', page)
     assert "<script" not in page
     for row in found.numbers.summary:
         assert row.measure.replace("'", "&#39;") in page
-    assert len(found.numbers.summary) == 13
+    assert len(found.numbers.summary) == 14
     fractions = [row.values[0] for row in found.numbers.summary if row.share]
     assert len(fractions) == 6, "the attention distance, two probes, and the accuracy under three kinds of noise"
     measured = found.numbers.models[0]
@@ -267,7 +267,7 @@ def test_any_model(data, tmp_path, no_page, subtests):
                 torch.nn.init.normal_(bundle.model.head.weight, generator=torch.Generator().manual_seed(0))
                 bundle = replace(bundle, labels=COLOURS)
             found = analyze([bundle], data=data, out=tmp_path / "out").numbers.models[0]
-            assert np.isfinite(found.measures.mutual_information).all()
+            assert np.isfinite(found.measures["mutual_information"]).all()
             if bundle.labels:
                 assert found.noise.clean.value == evaluate(bundle, data).result.top1
 

@@ -21,8 +21,9 @@ from vitreous.evaluation.intervals import wilson
 from vitreous.evaluation.probe import LinearProbe, fit_linear, held_out
 from vitreous.explain.analysis.bias import measure_bias
 from vitreous.explain.analysis.bias_result import Bias, BiasAnalysis
-from vitreous.explain.analysis.depth_result import AccuracyInterval, Cka, DepthAnalysis, MeasuredOn, Table, summarise
-from vitreous.explain.analysis.depths import NOISE, Chosen, Judge, ModelReader, naming
+from vitreous.explain.analysis.depth_measures import summarise
+from vitreous.explain.analysis.depth_result import AccuracyInterval, Cka, DepthAnalysis, MeasuredOn, Table
+from vitreous.explain.analysis.depths import NOISE, Chosen, Judge, ModelReader, count_probes, naming
 from vitreous.explain.analysis.measures import linear_cka
 from vitreous.inference.memory_needs import check_explanation_memory, choose_bias_batch
 from vitreous.model.network import evaluating, require
@@ -49,10 +50,12 @@ def measure_depths(
     """
     opened = open_images(data)
     chosen = choose_images(opened, images, seed)
+    total = 0
     for name, bundle in models:
-        require(bundle.model, ViT, f"analysis of {name}")
+        config = require(bundle.model, ViT, f"analysis of {name}").config
         check_explanation_memory(bundle, "attention")
-    total = len(models) * (len(chosen.measured) + (len(chosen.learned) if chosen.learned is not None else 0))
+        total += len(chosen.measured)
+        total += 0 if chosen.learned is None else len(chosen.learned) + count_probes(config.depth)
     reader = ModelReader(chosen, Judge(_fit, _accuracy), seed, workers, progress, total)
     measured, depths = [], []
     for name, bundle in models:

@@ -105,11 +105,13 @@ class Analyze(PreprocessOption, WorkersOption, Verb[Analysis]):
         if isinstance(numbers, DepthAnalysis):
             names = [model.name for model in numbers.models]
             print_wide(f"{measured}; each number is the mean over the last third of the layers")
+            notes = [f"{row.measure}: {row.note}" for row in numbers.summary if row.note]
             rows = [
                 (row.measure, *(f"{value:.1%}" if row.share else f"{value:.3f}" for value in row.values))
                 for row in numbers.summary
             ]
         else:
+            notes = []
             names, biases = [name for name, _ in numbers.models], [bias for _, bias in numbers.models]
             print_wide(f"{measured}; how to read each number is on the page", tell_margin(biases))
             rows = [
@@ -117,7 +119,7 @@ class Analyze(PreprocessOption, WorkersOption, Verb[Analysis]):
                 for row in summarise_bias(biases)
             ]
         print_wide("", table(("", *(f"{printable(name)}#" for name in names)), rows), "")
-        print_wide(*(f"note: {printable(remark)}" for remark in numbers.remarks))
+        print_wide(*(f"note: {printable(remark)}" for remark in (*notes, *numbers.remarks)))
         print_wide(f"page     {result.page}", f"numbers  {result.json}")
 
 

@@ -24,15 +24,21 @@ from vitreous.data.loader import Loader, choose_workers
 from vitreous.data.source import Source
 from vitreous.errors import UserError
 from vitreous.explain.analysis import measures
-from vitreous.explain.analysis.depth_result import AccuracyInterval, Measures, ModelNumbers, Probes, Shape, UnderNoise
-from vitreous.explain.attention import cell_distances, mean_distance
+from vitreous.explain.analysis.depth_measures import (
+    DEPTH_MEASURES,
+    Features,
+    LayerAttention,
+    PatchTokens,
+    as_numbers,
+)
+from vitreous.explain.analysis.depth_result import AccuracyInterval, ModelNumbers, Probes, Shape, UnderNoise
 from vitreous.model.network import require
 from vitreous.model.predictions import predicted_class
 from vitreous.model.trace import Trace
 from vitreous.model.vit import ViT
 from vitreous.weights.bundle import Bundle
 
-SPECTRUM_IMAGES = 64  # the tokens' singular values are costly and hardly differ between images: so many are enough
+FEW_IMAGES = 64  # on which costly measures are taken
 NOISE = 0.1  # root mean square of the noise, where black is 0 and white 1
 ELEMENTS = 2**24  # numbers that the attention of one layer may have in a batch
 
@@ -86,44 +92,39 @@ class _Pooling(Trace):
 
 
 class _Reading(_Pooling):
-    """Reduces each layer to sums over the batch's images."""
+    """Reduces each layer to sums over the batch's images, measure by measure."""
 
-    def __init__(self, patch: int, spectra: int) -> None:
+    def __init__(self, patch: int, few: int) -> None:
         super().__init__()
         self.wants_attention = True
         self.patch = patch
-        self.spectra = spectra  # images of this batch whose singular values are wanted
+        self.few = few  # images of this batch on which costly measures are wanted
         self.sums: dict[str, dict[int, Tensor]] = defaultdict(dict)  # name and depth to a sum over images
 
     def record_attention(self, layer: int, attention: Tensor) -> None:
         weights = measures.patch_attention(attention, self.prefix)
-        depth = layer + 1
-        distances = cell_distances(self.grid, self.patch).to(weights)
-        self.sums["attention_distance"][depth] = mean_distance(weights, distances).sum(dim=0)  # (h,)
-        self.sums["mutual_information"][depth] = measures.mutual_information(weights).sum(dim=0)
-        self.sums["head_similarity"][depth] = measures.head_similarity(weights).sum(dim=0)
-        self.sums["query_similarity"][depth] = measures.query_similarity(weights).mean(dim=1).sum(dim=0)
+        self._reduce("attention", layer + 1, LayerAttention(weights, self.grid, self.patch))
         self.attention[layer] = weights.mean(dim=1)  # (B, N, N), for the comparison of depths
 
     def record_tokens(self, layer: int, tokens: Tensor) -> None:
         super().record_tokens(layer, tokens)
-        self.read_tokens(layer + 1, tokens[:, self.prefix :])
+        self._reduce_tokens(layer + 1, tokens[:, self.prefix :])
 
-    def read_tokens(self, depth: int, patches: Tensor) -> None:
-        """Reduce patch tokens (B, N, D)."""
-        self.sums["log_amplitude"][depth] = measures.log_amplitude(patches, self.grid).sum(dim=0)
-        self.sums["token_similarity"][depth] = measures.mean_cosine(patches).sum(dim=0)
-        if self.spectra:
-            values = measures.singular_values(patches[: self.spectra])
-            self.sums["token_spectrum"][depth] = measures.log_spectrum(values).sum(dim=0)
-            self.sums["token_rank"][depth] = measures.effective_rank(values).sum(dim=0)
+    def _reduce_tokens(self, depth: int, patches: Tensor) -> None:
+        some = PatchTokens(patches[: self.few], self.grid) if self.few else None
+        self._reduce("tokens", depth, PatchTokens(patches, self.grid), some)
+
+    def _reduce(self, of: str, depth: int, seen: Any, some: Any = None) -> None:
+        """seen: what measures read; some: what costly ones read, None for nothing."""
+        for name, measure in DEPTH_MEASURES.items():
+            if measure.of == of and (read := some if measure.few else seen) is not None:
+                self.sums[name][depth] = measure.compute(read).sum(dim=0)
 
     def finish(self) -> None:
         """Reduce what only the whole pass has: the embedding, and the layers beside each other."""
         assert self.embedded is not None
-        self.read_tokens(0, self.embedded[:, self.prefix :])
-        layers = torch.stack([self.attention[layer] for layer in sorted(self.attention)], dim=1)
-        self.sums["depth_similarity"][0] = measures.depth_similarity(layers).sum(dim=0)
+        self._reduce_tokens(0, self.embedded[:, self.prefix :])
+        self._reduce("layers", 0, torch.stack([self.attention[layer] for layer in sorted(self.attention)], dim=1))
 
 
 class Survey:
@@ -131,13 +132,13 @@ class Survey:
 
     def __init__(self, model: ViT, count: int) -> None:
         """count: images that will come at most."""
-        self.model, self.seen, self.spectra, self.grid = model, 0, 0, (0, 0)
+        self.model, self.seen, self.few, self.grid = model, 0, 0, (0, 0)
         self._sums: dict[str, dict[int, Tensor]] = defaultdict(dict)
         self._depths, self._representations = Rows(count), Rows(count)
 
     def add(self, images: Tensor) -> None:
         """Take in a batch of images (B, C, H, W)."""
-        wanted = min(len(images), SPECTRUM_IMAGES - self.spectra)
+        wanted = min(len(images), FEW_IMAGES - self.few)
         trace = _Reading(self.model.config.patch, wanted)
         with torch.inference_mode():
             y = self.model.representation(images, trace=trace)
@@ -148,7 +149,7 @@ class Survey:
                 self._sums[name][depth] = value.double() if before is None else before + value
         self.grid = trace.grid
         self.seen += len(images)
-        self.spectra += wanted
+        self.few += wanted
         self._depths.add(trace.depths())
         self._representations.add(y)
 
@@ -160,30 +161,17 @@ class Survey:
         """(n, D): what the classifier reads."""
         return self._representations.all()
 
-    def measures(self) -> Measures:
-        """The means over images."""
-        steps = len(measures.diagonal(self.grid)) - 1
-        spectrum = measures.singular_values(self.representations())
-        sums = {"token_spectrum": self.spectra, "token_rank": self.spectra}
-        means = {
-            name: torch.stack([by_depth[depth] / sums.get(name, self.seen) for depth in sorted(by_depth)])
-            for name, by_depth in self._sums.items()
-        }
-        means |= {
-            "depth_similarity": means["depth_similarity"][0],
-            "image_rank": measures.effective_rank(measures.singular_values(self.depths().transpose(0, 1))),
-            "representation_spectrum": measures.log_spectrum(spectrum),
-            "representation_rank": measures.effective_rank(spectrum),
-        }
-        numbers = {name: _numbers(values) for name, values in means.items()}
-        return Measures(frequencies=tuple(round(i / steps, 4) for i in range(steps + 1)), **numbers)
-
-
-def _numbers(values: Tensor) -> Any:
-    """As nested tuples, with the digits that mean something."""
-    if not values.ndim:
-        return torch.round(values.double(), decimals=5).item()
-    return tuple(map(_numbers, values))
+    def measures(self) -> dict[str, Any]:
+        """By name what each row of `DEPTH_MEASURES` found, as nested tuples."""
+        features, found = Features(self.depths(), self.representations(), self.grid), {}
+        for name, measure in DEPTH_MEASURES.items():
+            if measure.of == "features":
+                values = measure.compute(features)
+            else:
+                sums, images = self._sums[name], self.few if measure.few else self.seen
+                values = torch.stack([sums[depth] / images for depth in sorted(sums)])
+            found[name] = as_numbers(values[0] if measure.of == "layers" else values)
+        return found
 
 
 def pool_depths(model: ViT, images: Tensor) -> tuple[Tensor, Tensor]:
@@ -244,6 +232,12 @@ class ModelReader:
         )
         return numbers, survey.depths()
 
+    def _advance(self, steps: int) -> None:
+        """steps: images read, or probes fitted."""
+        self._done += steps
+        if self.progress is not None:
+            self.progress(self._done, self.total)
+
     def _batches(self, bundle: Bundle, source: Source, batch: int) -> Iterator[tuple[Tensor, list[int]]]:
         """Images (B, C, H, W) and their indices."""
         workers = choose_workers(self.workers, len(source))
@@ -251,9 +245,7 @@ class ModelReader:
         try:
             for made in loader.batches():
                 yield made.images, made.index.tolist()
-                self._done += len(made.index)
-                if self.progress is not None:
-                    self.progress(self._done, self.total)
+                self._advance(len(made.index))
         finally:
             loader.close()
         for path, reason in loader.unreadable.items():
@@ -288,14 +280,24 @@ class ModelReader:
         depths, representations, known = learned
         classes, asked = len(self.chosen.measured.classes), survey.depths()
 
+        def fit(features: Tensor, labels: Tensor, classes: int) -> Classifier:
+            probe = self.judge.fit(features, labels, classes)
+            self._advance(1)
+            return probe
+
         def judged(features: Tensor, others: Tensor) -> AccuracyInterval:
-            return self.judge.accuracy(predicted_class(self.judge.fit(features, known, classes)(others)), labels)
+            return self.judge.accuracy(predicted_class(fit(features, known, classes)(others)), labels)
 
         return Probes(
             accuracy=tuple(judged(depths[:, depth], asked[:, depth]) for depth in range(depths.shape[1])),
             representation=judged(representations, survey.representations()),
-            best_depth=best_depth(self.judge.fit, depths, known, classes),
+            best_depth=best_depth(fit, depths, known, classes),
         )
+
+
+def count_probes(depth: int) -> int:
+    """How many probes are fitted to a model: one at each depth and two to choose among those, one of the end."""
+    return 3 * (depth + 1) + 1
 
 
 def best_depth(fit: Fit, features: Tensor, labels: Tensor, classes: int) -> int:

@@ -77,6 +77,12 @@ def diagonal(grid: tuple[int, int]) -> list[tuple[int, int]]:
     return [(round(i / steps * (grid[0] // 2)), round(i / steps * (grid[1] // 2))) for i in range(steps + 1)]
 
 
+def diagonal_fractions(grid: tuple[int, int]) -> Tensor:
+    """(F,): the frequencies of `diagonal`, as fractions of the highest."""
+    steps = len(diagonal(grid)) - 1
+    return torch.tensor([round(i / steps, 4) for i in range(steps + 1)], dtype=torch.float64)
+
+
 def log_amplitude(tokens: Tensor, grid: tuple[int, int]) -> Tensor:
     """(B, F): log amplitude of patch tokens (B, N, D) at the frequencies of `diagonal`, relative to frequency 0.
 
