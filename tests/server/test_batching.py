@@ -203,6 +203,23 @@ def test_a_place_is_kept_for_a_image_that_is_being_sent(monkeypatch):
         queue.check_before_receiving()
 
 
+def test_a_place_is_kept_from_the_headers_on(monkeypatch):
+    """Of many that come together, those without a place are told before any other is begun."""
+    now = 100.0
+    monkeypatch.setattr(batching, "time", SimpleNamespace(monotonic=lambda: now))
+    queue = AdmissionQueue(2, 30)
+    queue.reserve()
+    queue.reserve()
+    with pytest.raises(ApiError, match=r"^2 "):
+        queue.reserve()
+    with queue.receiving(), queue.receiving(), pytest.raises(ApiError):  # the two that have one
+        queue.reserve()
+    queue.reserve()
+    queue.reserve()
+    now += 1  # neither went on
+    queue.reserve()
+
+
 def test_a_full_queue_refuses_at_once_and_answers_what_it_accepted():
     engine = GatedEngine()
     with running(gated(engine), max_queue_size=4) as server:

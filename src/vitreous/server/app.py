@@ -50,8 +50,9 @@ def make_app(opened: Sequence[ModelToServe], settings: ServerSettings) -> FastAP
         redirect_slashes=False,  # behind a proxy the redirect's address may be wrong
         lifespan=lifespan,
     )
-    policy = Policy(settings, models.check_queues)
+    policy = Policy(settings, models.reserve)
     app.state.metrics, app.state.models, app.state.policy = metrics, models, policy
+    app.state.samples = settings.samples
     app.state.page_lock, app.state.page_start = asyncio.Lock(), None
     app.add_middleware(Guard, settings=settings, metrics=metrics, policy=policy)
     for error in (ApiError, RequestValidationError, HTTPException):

@@ -11,6 +11,7 @@ import asyncio
 import threading
 import time
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -87,6 +88,7 @@ class AdmissionQueue:
         self.size, self.seconds = size, seconds
         self.admitted = 0
         self._receiving: list[float] = []  # start times of images that are being received, sorted
+        self._reserved: deque[float] = deque()  # times at which headers came of images that nobody has begun to receive
         self.set_seconds_per_image(FIRST_SECONDS_PER_IMAGE)
 
     def set_seconds_per_image(self, seconds_per_image: float) -> None:
@@ -118,11 +120,24 @@ class AdmissionQueue:
     def check_before_receiving(self) -> None:
         """Refuse an image before it is received if it and those that are being received would not fit."""
         since = time.monotonic() - RESERVED_SECONDS
-        self._check_room(self.admitted + len(self._receiving) - bisect_left(self._receiving, since), 1)
+        while self._reserved and self._reserved[0] < since:
+            self._reserved.popleft()
+        receiving = len(self._receiving) - bisect_left(self._receiving, since)
+        self._check_room(self.admitted + receiving + len(self._reserved), 1)
+
+    def reserve(self) -> None:
+        """Keep a place for an image whose headers have come; it is refused at once if it would not fit.
+
+        Of hundreds of requests that come together, the last is else refused only after all before it were routed.
+        """
+        self.check_before_receiving()
+        self._reserved.append(time.monotonic())
 
     @contextmanager
     def receiving(self) -> Iterator[None]:
         """Within the block an image is received, which counts towards the queue's limit for `RESERVED_SECONDS`."""
+        if self._reserved:
+            self._reserved.popleft()
         self.check_before_receiving()
         since = time.monotonic()
         self._receiving.append(since)

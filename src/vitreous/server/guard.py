@@ -33,7 +33,7 @@ log = logging.getLogger("vitreous")
 PUBLIC_PATHS = ("/", "/health", "/v2/health/live", "/v2/health/ready", "/docs", "/openapi.json")
 PUBLIC_FOLDER = "/page/static/"
 """Readable without a token: the page, which asks for it, the documentation, and health checks."""
-IMAGE_PATHS = ("/predict", "/", "/embed")  # refused before routing while all queues are full
+IMAGE_PATHS = ("/predict", "/", "/embed")  # refused before anything is begun for them while all queues are full
 CLIENT_CLOSED_REQUEST = 499  # nginx's status for a client that disconnected before it was answered
 HEADERS = {
     "content-security-policy": (
@@ -82,27 +82,22 @@ class _Responder:
 class Policy:
     """Decides from a request's headers whether it is allowed and can be served now."""
 
-    def __init__(self, settings: ServerSettings, check_queues: Callable[[], None]) -> None:
-        """check_queues: raises an `ApiError` if every model's queue is full."""
-        self._host, self._origins, self._check_queues = settings.host, settings.allowed_origins, check_queues
+    def __init__(self, settings: ServerSettings, reserve: Callable[[], None]) -> None:
+        """reserve: keeps a place for an image, or raises an `ApiError` if every model's queue is full."""
+        self._host, self._origins, self._reserve = settings.host, settings.allowed_origins, reserve
         self._token = None if settings.token is None else _digest(settings.token.encode())
 
-    def check(self, method: str, path: str, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        self._check_authorised(method, path, headers)
-        if method == "POST" and path in IMAGE_PATHS:
-            self._check_queues()  # before routing, as refusals must be cheap under overload
-
     def overload_error(self, method: bytes, target: bytes, headers: Iterable[tuple[bytes, bytes]]) -> ApiError | None:
-        """The error for an authorised request with an image while all queues are full; None for any other request."""
+        """The error for an authorised request with an image for which there is no place; None for any other request."""
         path = target.partition(b"?")[0].decode("latin-1")
-        if method != b"POST" or path not in IMAGE_PATHS:
+        if method != b"POST" or path not in IMAGE_PATHS or self.allowed_origin(headers) is not None:
             return None
-        try:
-            self._check_queues()
-        except ApiError as refused:
-            with suppress(ApiError):
-                self._check_authorised("POST", path, headers)
-                return refused if self.allowed_origin(headers) is None else None
+        with suppress(ApiError):  # whoever may not ask is not told how busy it is
+            self.check("POST", path, headers)
+            try:
+                self._reserve()
+            except ApiError as refused:
+                return refused
         return None
 
     def allowed_origin(self, headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
@@ -111,7 +106,8 @@ class Policy:
         known = origin is not None and ("*" in self._origins or origin.decode("latin-1") in self._origins)
         return origin if known else None
 
-    def _check_authorised(self, method: str, path: str, pairs: Iterable[tuple[bytes, bytes]]) -> None:
+    def check(self, method: str, path: str, pairs: Iterable[tuple[bytes, bytes]]) -> None:
+        """Refuse what is not authorised."""
         headers = {name: value.decode("latin-1") for name, value in pairs}
         if b"content-length" in headers and b"transfer-encoding" in headers:  # a proxy may believe the other one
             raise ApiError(400, "give Content-Length or Transfer-Encoding, not both.", headers={"Connection": "close"})

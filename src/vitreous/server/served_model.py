@@ -216,12 +216,12 @@ class LoadedModels:
         for model in self._models.values():
             model.check_alive()
 
-    def check_queues(self) -> None:
-        """Refuse an image if every model's queue is full."""
+    def reserve(self) -> None:
+        """Keep a place for an image in the first queue that has one; refuse it if every model's queue is full."""
         refused: ApiError | None = None
         for model in self.all().values():
             try:
-                model.queue.check_before_receiving()
+                model.queue.reserve()
             except ApiError as error:
                 refused = error
             else:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from importlib.util import find_spec
-from itertools import count
+from itertools import count, islice, zip_longest
 from pathlib import Path
 from typing import Annotated, ClassVar, NoReturn
 
@@ -26,6 +26,8 @@ EXPECTED_IMAGES = 100_000  # so many that converting to the fastest engine pays 
 PACKAGES = ("fastapi", "h11", "uvicorn", "prometheus_client")
 MIN_TOKEN_LENGTH = 16
 TOKEN_VARIABLE = "VITREOUS_TOKEN"  # a command line can be read by other users of the machine
+MAX_SAMPLES = 12
+SAMPLE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif")  # which every browser shows
 COMMON_NAMES = ("bundle", "model", "pytorch_model")  # such a model has the name of its parent folder
 
 
@@ -50,6 +52,9 @@ class Serve(EngineOption, Verb[bool]):
     allow_origin: Sequence[str] | None = None
     """ORIGIN,...: Web pages elsewhere that may send requests, such as https://photos.example; * for all, which needs a
     token."""
+    samples: str | Path | None = None
+    """FOLDER: Images that the page offers to try, such as the model's validation images, instead of the package's own:
+    up to 12, in turn from each subfolder. Whoever may use the page sees them."""
     ready: Callable[[str, Sequence[str]], None] | None = None
     """Called with the address and the models' names when requests are answered."""
     json_help: ClassVar[str] = ""
@@ -74,7 +79,11 @@ class Serve(EngineOption, Verb[bool]):
             raise UserError("no models: give at least one.")
         token = os.environ.get(TOKEN_VARIABLE) or None if self.token is None else self.token
         settings = ServerSettings(
-            self.host, self.port, None if token is None else token.strip(), tuple(self.allow_origin or ())
+            self.host,
+            self.port,
+            None if token is None else token.strip(),
+            tuple(self.allow_origin or ()),
+            () if self.samples is None else sample_files(Path(self.samples)),
         )
         _check_token(settings)
         _check_origins(settings)
@@ -162,6 +171,21 @@ def _check_origins(settings: ServerSettings) -> None:
                 f"allow_origin={origin!r}: give the address of a site as browsers do, in small letters and without a "
                 "path, such as https://photos.example or http://localhost:3000."
             )
+
+
+def sample_files(folder: Path) -> tuple[Path, ...]:
+    """Up to `MAX_SAMPLES` images that browsers show, in turn from each folder at or below this one."""
+    if not folder.is_dir():
+        raise UserError(f"samples={str(folder)!r}: there is no such folder; give one with images.")
+    by_folder: dict[Path, list[Path]] = {}
+    for path in sorted(folder.rglob("*")):
+        if path.suffix.lower() in SAMPLE_SUFFIXES and path.is_file():
+            by_folder.setdefault(path.parent, []).append(path)
+    turns = zip_longest(*by_folder.values())
+    found = tuple(islice((path for turn in turns for path in turn if path is not None), MAX_SAMPLES))
+    if not found:
+        raise UserError(f"samples={str(folder)!r}: it has no {', '.join(SAMPLE_SUFFIXES)} images.")
+    return found
 
 
 def name_model(model: str | Path, taken: Sequence[str] = ()) -> str:

@@ -28,6 +28,7 @@ from vitreous.data.decode import ImageError, open_image, read_header
 from vitreous.errors import DamagedModelError, UserError
 from vitreous.explain.occlusion import paint_over
 from vitreous.explain.overlay import COLOURS, COVER
+from vitreous.glossary import GLOSSARY
 from vitreous.server.bodies import read_body
 from vitreous.server.errors import ApiError
 from vitreous.server.page.inspection import (
@@ -54,6 +55,7 @@ Merge = Annotated[int | None, Query(ge=0, le=64)]
 MAX_CELLS = 2**14  # of a model's grid: what a page can paint on
 HEX = frozenset("0123456789abcdef")
 CONTENT_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+EXPLAINED = ("layer", "head", "merge")  # words that the page explains beside its controls
 PHOTOGRAPH = "grace_hopper.jpg"  # in the public domain; most installations of Matplotlib bring it along
 
 router = APIRouter(include_in_schema=False)  # between the page and its server: no promise to anybody else
@@ -88,10 +90,13 @@ async def static(request: Request, name: str) -> Response:
 
 
 @cache
-def sample_images() -> Mapping[str, bytes]:
-    """Files by name, to try a model on: a photograph where there is one, and one image of each built-in class."""
+def sample_images(files: tuple[Path, ...]) -> Mapping[str, bytes]:
+    """Files by name, to try a model on: these; or a photograph where there is one, and one image of each built-in
+    class."""
     import matplotlib
 
+    if files:
+        return {f"{file.parent.name}/{file.name}": file.read_bytes() for file in files}
     images = {}
     photograph = Path(matplotlib.get_data_path()) / "sample_data" / PHOTOGRAPH
     if photograph.is_file():  # some distributions leave it out
@@ -105,11 +110,11 @@ def sample_images() -> Mapping[str, bytes]:
 
 
 @router.get("/page/samples/{number}")
-async def sample(number: int) -> Response:
-    files = list((await asyncio.to_thread(sample_images)).values())
+async def sample(request: Request, number: int) -> Response:
+    files = list((await asyncio.to_thread(sample_images, request.app.state.samples)).values())
     if not 0 <= number < len(files):
         raise ApiError(404, f"sample {number}: there are samples 0 to {len(files) - 1}.")
-    kind = "image/png" if files[number].startswith(b"\x89PNG") else "image/jpeg"
+    kind = f"image/{read_header(files[number]).format.lower()}"
     return Response(files[number], media_type=kind, headers={"Cache-Control": "private, max-age=3600"})
 
 
@@ -121,6 +126,7 @@ class PageStart:
     samples: list[str]
     colours: str  # base64 of (256, 3) uint8: the colour of each level of a map
     cover: str  # base64 of (256,) uint8: how much of the image it covers
+    glossary: dict[str, str]  # a sentence for each word of `EXPLAINED`
 
 
 @router.get("/page/start")
@@ -129,13 +135,13 @@ async def start(request: Request) -> Response:
     state = request.app.state
     async with state.page_lock:
         if state.page_start is None:
-            state.page_start = await asyncio.to_thread(_start, state.models.all().values())
+            state.page_start = await asyncio.to_thread(_start, state.models.all().values(), state.samples)
     return state.page_start
 
 
-def _start(models: Iterable[ServedModel]) -> Response:
-    cards = [model_card(served) for served in models]
-    return _packed(PageStart(cards, list(sample_images()), pack(COLOURS), pack(COVER)))
+def _start(models: Iterable[ServedModel], samples: tuple[Path, ...]) -> Response:
+    cards, words = [model_card(served) for served in models], {word: GLOSSARY[word] for word in EXPLAINED}
+    return _packed(PageStart(cards, list(sample_images(samples)), pack(COLOURS), pack(COVER), words))
 
 
 @router.post("/page/image")

@@ -28,7 +28,10 @@ export class Bars {
     for (const other of [highest(now), target]) if (other !== null && !shown.includes(other)) shown.push(other);
     const before = this.rows;
     this.rows = new Map(shown.map((number) => [number, before.get(number) ?? this.#row(number)]));
-    for (const [number, row] of this.rows) this.#fill(row, labels[number], probabilities[number], now[number], number === target);
+    const winner = highest(now), other = winner !== highest(probabilities);
+    for (const [number, row] of this.rows) {
+      this.#fill(row, labels[number], probabilities[number], now[number], number === target, other && number === winner);
+    }
     const wanted = [...this.rows.values()];
     if (wanted.some((row, i) => this.list.children[i] !== row) || this.list.children.length !== wanted.length) {
       this.list.replaceChildren(...wanted);
@@ -39,13 +42,14 @@ export class Bars {
     const row = document.createElement("li"), button = document.createElement("button");
     button.type = "button";
     button.title = "Show what spoke for it";
-    button.innerHTML = '<span class="name"></span><span class="chance"></span><span class="bar" aria-hidden="true"><i></i><b></b></span>';
+    button.innerHTML = '<span><span class="name"></span><em class="winner" hidden>now first</em></span><span class="chance"></span><span class="bar" aria-hidden="true"><i></i><b></b></span>';
     button.addEventListener("click", () => this.chosen(number));
     row.append(button);
     return row;
   }
 
-  #fill(row, label, before, now, explained) {
+  #fill(row, label, before, now, explained, won) {
+    row.querySelector(".winner").hidden = !won;
     row.querySelector(".name").textContent = label; // another one's where the model has changed
     row.querySelector("button").setAttribute("aria-pressed", explained);
     row.querySelector(".chance").textContent = percent(now);

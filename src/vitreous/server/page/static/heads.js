@@ -45,7 +45,7 @@ export class Heads {
   #title(panel, cell, layer) {
     const who = cell === null ? "Where the answer looks" : `Where ${placeOf(panel, cell)} looks`;
     document.getElementById("heads-title").textContent = `${who}, in every head of layer ${layer}`;
-    document.getElementById("heads-note").textContent = "Point at a patch of the image to see what that place attends to; click keeps it. A click on a head shows it large.";
+    document.getElementById("heads-note").textContent = "Point at a patch to see what it attends to; a click keeps it. A click on a head shows it large.";
   }
 
   #match(panel, count) {

@@ -25,6 +25,8 @@ class App {
     this.hovered = null;
     this.heads = new Heads(this);
     this.given = [];
+    this.glossary = start.glossary;
+    this.original = false; // whether the image is shown without its map
   }
 
   get tool() {
@@ -88,9 +90,12 @@ class App {
   }
 
   arrange(views) {
+    get("panels").after(get("heads"));
     this.panels = views.map((view) => new Panel(this, view));
     get("panels").replaceChildren(...this.panels.map((panel) => panel.root));
     get("panels").className = this.panels.length > 1 ? "several" : "one";
+    // Beside a single image, so that pointing at it shows something without scrolling; else below all of them.
+    if (this.panels.length === 1) this.panels[0].root.querySelector(".bars").after(get("heads"));
     this.hovered = this.pinned = null;
     for (const panel of this.panels) panel.load();
   }
@@ -193,12 +198,27 @@ class App {
     this.writeLink();
   }
 
+  showOriginal(original) {
+    this.original = original;
+    get("original").setAttribute("aria-pressed", String(original));
+    for (const panel of this.panels) panel.draw();
+  }
+
+  // Whether the models that are compared hold the same class for the likeliest.
+  showVerdict() {
+    const firsts = new Map(this.panels.filter((panel) => panel.ready && panel.best).map((panel) => [panel.view.model, panel.best]));
+    get("verdict").hidden = firsts.size < 2;
+    const said = [...firsts].map(([model, label]) => `${model} says ${label}`).join(", ");
+    get("verdict").textContent = new Set(firsts.values()).size === 1 ? `The models agree: ${[...firsts.values()][0]}.` : `The models disagree: ${said}.`;
+  }
+
   showCovered() {
     get("uncover").disabled = this.covered.cells.size === 0;
   }
 
   changed(panel) {
     this.showHeads(panel);
+    this.showVerdict();
     this.writeLink();
     const { seen, card, methods } = this.panels[0]; // whose view the buttons start from
     get("add-class").hidden = !(seen?.probabilities && card.labels.length > 1 && card.methods.some((name) => explainsClass(card, name)));
@@ -271,11 +291,15 @@ class App {
   }
 
   take(files) {
-    const images = [...files].filter((file) => file.type.startsWith("image/") || file.type === "").map((file) => new InputImage(file.name || "image", file));
-    if (!images.length) return this.fail(files.length ? new Error("That is no image; give a JPEG, PNG or another kind of image.") : null);
+    const isImage = (file) => file.type.startsWith("image/") || file.type === "";
+    const images = [...files].filter(isImage).map((file) => new InputImage(file.name || "image", file));
     for (const image of images) get("given").append(this.thumbnail(image));
-    get("given").hidden = false;
-    this.use(images[0]);
+    if (images.length) {
+      get("given").hidden = false;
+      this.use(images[0]);
+    }
+    const others = [...files].filter((file) => !isImage(file)).map((file) => file.name || "what was pasted");
+    if (others.length) this.fail(new Error(`${others.join(", ")}: no image; give a JPEG, PNG or another kind of image.`));
   }
 
   thumbnail(image) {
@@ -311,6 +335,11 @@ function listen(app) {
   });
   addEventListener("hashchange", () => app.restore(location.hash).catch((error) => app.fail(error)));
   get("uncover").addEventListener("click", () => app.uncover());
+  get("original").addEventListener("click", () => app.showOriginal(!app.original));
+  addEventListener("keydown", (event) => {
+    const typing = event.target.matches?.("input[type=text], input[type=password], select");
+    if (event.key.toLowerCase() === "o" && app.image && !typing && !event.ctrlKey && !event.metaKey && !event.altKey) app.showOriginal(!app.original);
+  });
   get("add-class").addEventListener("click", () => app.addClass());
   get("add-method").addEventListener("click", () => app.addMethod());
   get("all-models").addEventListener("click", () => app.allModels());
@@ -332,11 +361,35 @@ async function copyLink(app) {
   app.note(app.image.sample === null ? `${done} It keeps everything but your image, which stays with you: whoever opens it adds one.` : done);
 }
 
+// What a model tells apart, as a question.
+function question({ name, labels }) {
+  if (!labels.length) return `What does ${name} see?`;
+  if (labels.length <= 4) return `Is it ${labels.slice(0, -1).join(", ")}${labels.length > 1 ? " or " : ""}${labels.at(-1)}?`;
+  return `Which of ${labels.length.toLocaleString("en")} classes: ${labels.slice(0, 3).join(", ")} …?`;
+}
+
+// While models are loaded the server says so, and the page opens by itself when they answer.
+async function waitForModels() {
+  for (;;) {
+    try {
+      return await askJson("/page/start", { tries: 1 });
+    } catch (error) {
+      if (error.status !== 503) throw error;
+      get("about").textContent = error.message;
+      await new Promise((resolve) => setTimeout(resolve, 2000));
+    }
+  }
+}
+
 async function begin() {
   try {
-    const app = new App(await askJson("/page/start"));
+    const app = new App(await waitForModels());
     const [first] = app.cards.values();
-    get("about").textContent = app.cards.size > 1 ? `${app.cards.size} models: ${[...app.cards.keys()].join(", ")}` : `${first.name}: ${first.summary}`;
+    const alike = new Set([...app.cards.values()].map((card) => String(card.labels))).size === 1;
+    const names = [...app.cards.keys()];
+    get("question").textContent = alike ? question(first) : `What do ${names.length > 3 ? `${names.length} models` : names.join(" and ")} see?`;
+    document.title = `${get("question").textContent} vitreous`;
+    get("about").textContent = app.cards.size > 1 ? `${app.cards.size} models: ${names.join(", ")}` : `${first.name}: ${first.summary}`;
     listen(app);
     const samples = app.showSamples();
     await app.restore(location.hash);

@@ -97,6 +97,13 @@ export class Painter {
     this.image = this.pen.createImageData(SIDE, SIDE);
   }
 
+  // The colours of the maps, from the lowest level to the highest.
+  paintLegend(canvas) {
+    const pen = canvas.getContext("2d"), image = pen.createImageData(256, 1);
+    for (let level = 0; level < 256; level++) image.data.set([...this.colours.subarray(3 * level, 3 * level + 3), 255], 4 * level);
+    pen.putImageData(image, 0, 0);
+  }
+
   // A field, in the colours of the maps.
   paintField(pen, levels, width, height) {
     const pixels = this.image.data;

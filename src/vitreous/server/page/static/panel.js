@@ -39,6 +39,8 @@ export class Panel {
     this.pen = this.canvas.getContext("2d");
     this.bars = new Bars(this.root.querySelector(".bars"), (target) => this.change({ target, ...this.#forClass() }));
     this.#wire();
+    this.#explainWords();
+    app.painter.paintLegend(this.#part(".legend canvas"));
     listenToPatches(this);
     new ResizeObserver(() => this.draw()).observe(this.canvas);
   }
@@ -89,6 +91,31 @@ export class Panel {
     this.layer = new Slider(this.#part(".layer"), (value) => `${value}`, (layer) => this.change({ layer }, true));
     this.head = new Slider(this.#part(".head"), (value) => (value ? `${value - 1}` : "mean"), (head) => this.change({ head }, true));
     this.merge = new Slider(this.#part(".merge"), (value) => (value ? `${value}` : "none"), (merge) => this.change({ merge }));
+  }
+
+  // A "?" beside each word that the glossary has, which shows its sentence.
+  #explainWords() {
+    const meaning = this.#part(".meaning");
+    for (const [word, sentence] of Object.entries(this.app.glossary)) {
+      const place = this.#part(`.asked.${word}`);
+      if (!place) continue;
+      const button = document.createElement("button");
+      Object.assign(button, { type: "button", className: "why", textContent: "?" });
+      button.setAttribute("aria-label", `What is ${word}?`);
+      button.addEventListener("click", () => {
+        const open = !meaning.hidden && meaning.dataset.word === word;
+        meaning.hidden = open;
+        meaning.dataset.word = word;
+        meaning.textContent = open ? "" : sentence;
+      });
+      place.append(button);
+    }
+  }
+
+  // The class that is likeliest now, with what is covered.
+  get best() {
+    const now = this.answered ?? this.seen?.probabilities;
+    return now ? this.card.labels[highest(now)] : null;
   }
 
   #chooseClass() {
@@ -188,6 +215,7 @@ export class Panel {
   }
 
   #showBars() {
+    this.app.showVerdict();
     this.bars.show(this.card.labels, this.before ?? this.seen.probabilities, this.answered ?? this.seen.probabilities, this.target);
     this.app.tellAnswers();
   }
@@ -221,6 +249,7 @@ export class Panel {
     shown(".head", view.method === "attention" && card.heads > 1);
     this.head.set(view.head, card.heads);
     shown(".merge", card.merges);
+    shown(".legend", !["none", "tokens"].includes(view.method));
     this.merge.set(view.merge, mostMerged(card));
     this.#part(".missing").textContent = card.missing ?? "";
     this.#showHint();
@@ -262,7 +291,7 @@ export class Panel {
 
   paint(pen, [width, height], marks = true) {
     const { method } = this.view;
-    const ready = this.data && this.drawnBy(method);
+    const ready = this.data && this.drawnBy(method) && !this.app.original;
     pen.imageSmoothingEnabled = true;
     pen.imageSmoothingQuality = "high";
     pen.drawImage(ready && method !== "none" ? this.seen.grey : this.seen.colour, 0, 0, width, height);
@@ -271,7 +300,7 @@ export class Panel {
     } else if (ready && method !== "none") {
       this.app.painter.paintField(pen, this.#levels(), width, height);
     }
-    if (this.view.merge && this.inside?.groups) outlineGroups(pen, this.groups(), ...this.card.grid, this.card.cell, width, height);
+    if (this.view.merge && this.inside?.groups && !this.app.original) outlineGroups(pen, this.groups(), ...this.card.grid, this.card.cell, width, height);
     this.app.covered.paint(pen, this.card, width, height);
     if (marks) this.app.paintMarks(pen, this, width, height);
   }
