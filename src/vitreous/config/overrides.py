@@ -5,11 +5,11 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
-from types import UnionType
-from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
-from vitreous.arguments import shown
+from vitreous.arguments import check_value, shown, union_members
 from vitreous.config.objective import Dino, Distill
 from vitreous.config.train import Training
 from vitreous.errors import UserError
@@ -170,51 +170,26 @@ def _replaced(owner: Any, nested: Mapping[str, Any]) -> Any:
 
 
 def read_value(place: str, text: str, hint: Any) -> Any:
-    """A value of the hinted type, written as a person writes it."""
-    choices = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
-    if type(None) in choices and text.lower() in ("none", "null"):
-        return None
-    for kind in choices:
-        if (get_origin(kind) is Literal and text in get_args(kind)) or kind is str:
-            return text
-        if kind is bool and text.lower() in ("true", "false"):
-            return text.lower() == "true"
-        try:
-            if kind is int or kind is float:
-                return kind(text)
-            if get_origin(kind) is tuple:
-                return _shaped(json.loads(text), kind)
-        except ValueError:
-            continue
-    raise UserError(f"{place}={text}: {_expected(choices)}.")
-
-
-def _shaped(value: Any, hint: Any) -> Any:
-    """A JSON value as the nested tuples of numbers that the hint describes."""
-    if get_origin(hint) is not tuple:
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ValueError(value)
-        return hint(value)
-    inner = get_args(hint)
-    if not isinstance(value, list) or (inner[-1] is not ... and len(inner) != len(value)):
-        raise ValueError(value)
-    each = inner[:1] * len(value) if inner[-1] is ... else inner
-    return tuple(_shaped(item, kind) for item, kind in zip(value, each, strict=True))
-
-
-def _expected(choices: tuple[Any, ...]) -> str:
-    words = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", type(None): "none"}
-    found = []
-    for kind in choices:
-        if get_origin(kind) is Literal:
-            found += [str(value) for value in get_args(kind)]
-        else:
-            found.append(words.get(kind, "numbers in brackets, such as [0.2,1.0]"))
-    return f"write {' or '.join(found)}"
+    """A value of the hinted type, written as a person writes it, or in JSON."""
+    kinds = union_members(hint)
+    if any(kind is str or text in get_args(kind) for kind in kinds):
+        return text
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = {"none": None, "true": True, "false": False}.get(text.lower(), text)
+        with suppress(ValueError):
+            value = float(value) if value is text else value  # .5
+    try:
+        return check_value(value, hint, place)
+    except UserError:
+        if isinstance(value, list) or not any(get_origin(kind) is tuple for kind in kinds):
+            raise
+        raise UserError(f"{place}={text}: give numbers in brackets, such as [0.2,1.0].") from None
 
 
 def _values(owner: Any) -> dict[str, Any]:
-    hints = get_type_hints(type(owner))
+    hints = get_type_hints(type(owner), include_extras=True)
     return {field.name: hints[field.name] for field in fields(owner) if not is_dataclass(getattr(owner, field.name))}
 
 
