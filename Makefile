@@ -20,7 +20,7 @@ demo: $(CORE)  ## train on built-in images for a minute, then predict and explai
 	@rm -rf runs/demo runs/demo-images runs/demo-explained
 	$(call show,vitreous fit builtin --budget 60s --out runs/demo)
 	@$(BIN)/python -c "from vitreous.data.builtin import write_images; write_images('runs/demo-images')"
-	$(call show,vitreous predict runs/demo runs/demo-images --top 2)
+	$(call show,vitreous predict runs/demo runs/demo-images --top-k 2)
 	$(call show,vitreous explain runs/demo runs/demo-images/Sneaker-1.png --out runs/demo-explained)
 	@echo
 	@echo "Open these files:"

@@ -1,12 +1,16 @@
 """Which round is kept, and what unlabelled data are taken to be."""
 
+from dataclasses import replace
+
 import numpy as np
+import pytest
 from PIL import Image
 
 from vitreous.data.opening import open_unlabelled
 from vitreous.distributed.meter import Cost
+from vitreous.evaluation.intervals import wilson
 from vitreous.studies.requests import SelfTrainRequest
-from vitreous.studies.self_train.result import Round, RoundScore, best_round, round_remarks
+from vitreous.studies.self_train.result import Round, RoundScore, best_round, choice_remarks, round_remarks
 
 
 def rounds(*accuracies, sizes=(5, 5, 5)):
@@ -91,3 +95,30 @@ def test_packed_data_lose_their_labels(tmp_path):
     np.savez(tmp_path / "x.npz", images=images, labels=np.array([0, 1, 0, 1]))
     source, _ = open_unlabelled(tmp_path / "x.npz")
     assert source.labels.tolist() == [-1] * 4
+
+
+def test_a_round_that_few_images_chose_is_remarked_on():
+    """One of two images right: 95 % interval 9 to 91 %."""
+    request = SelfTrainRequest("a", "b")
+
+    def chosen_by(n, *right):
+        scores = [RoundScore(n, count / n, wilson(count, n), 1.0) for count in right]
+        return tuple(replace(one, validation=score) for one, score in zip(rounds(0, 0, 0), scores, strict=True))
+
+    (said,) = choice_remarks(chosen_by(2, 1, 2, 1), 1, request, 2)
+    assert said.startswith("Round 1 ")
+    assert "2 validation images" in said
+    assert list(choice_remarks(chosen_by(1000, 500, 900, 600), 1, request, 2)) == []
+    (said,) = choice_remarks(rounds(None, None, None), 2, request, 2)
+    assert "last round" in said
+
+
+def test_confidence_is_above_chance():
+    """30 % of the way from 1/K to 1; what a person gives is taken as it is, and remarked on where it does nothing."""
+    for classes, least in ((2, 0.65), (10, 0.37), (1000, 0.3007)):
+        assert SelfTrainRequest("a", "b").min_confidence(classes) == pytest.approx(least)
+    given = SelfTrainRequest("a", "b", confidence=0.3)
+    assert given.min_confidence(2) == 0.3
+    (said,) = choice_remarks(rounds(0.9), 0, given, 2)
+    assert "confidence=0.3" in said
+    assert list(choice_remarks(rounds(0.9), 0, given, 10)) == []

@@ -15,6 +15,7 @@ from vitreous.training.request import FitRequest, LabelledRequest, StudentReques
 Equal = Literal["time", "flops"]  # what the trainings of all models of a comparison have the same of
 Protocol = Literal["vtab-1k", "full", "linear", "knn", "fewshot-5"]  # how a model is transferred to a task
 COMPARISON_FIELDS = ("optimizer.learning_rate", "share", "split_seed")  # fields that a comparison sets itself
+CONFIDENCE_ABOVE_CHANCE = 0.3  # of what there is above chance; Noisy Student has 0.3 with 1,000 classes
 SPLIT_FIELDS = ("validation", "split_seed", "share")  # fields of a training that say how images are split
 
 
@@ -94,8 +95,9 @@ class SelfTrainRequest(LabelledRequest):
     student: str | None = None
     """SIZE/PATCH: Model of the students, such as S/16; should be as large as the teacher or larger. Default: that of
     the teacher, or what suits the images."""
-    confidence: Annotated[float, Range(0, 1)] = 0.3
-    """PROBABILITY: The least probability of a label that is learned from."""
+    confidence: Annotated[float, Range(0, 1)] | None = None
+    """PROBABILITY: The least probability of a label that is learned from. Default: 30 % of the way from chance (1 over the
+    number of classes) to 1: 0.65 with two classes, 0.37 with ten, and the paper's 0.3 with 1,000."""
     per_class: Count | None = None
     """COUNT: How many images of each class to learn from, the most confident first; rare classes come in copies.
     Default: all that are confident enough, divided by the classes."""
@@ -112,6 +114,11 @@ class SelfTrainRequest(LabelledRequest):
             raise UserError(
                 "model and teacher: the teacher is there already; give student for the model of the students."
             )
+
+    def min_confidence(self, classes: int) -> float:
+        """The least probability of a label that is learned from."""
+        chance = 1 / classes
+        return chance + CONFIDENCE_ABOVE_CHANCE * (1 - chance) if self.confidence is None else self.confidence
 
     def first_round(self, budget: str | None) -> FitRequest:
         """The training of the first teacher within this budget; its images are split already."""

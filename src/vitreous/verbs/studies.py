@@ -50,7 +50,9 @@ class Compare(StudyOptions, CompareRequest, Verb["Comparison"]):
             print(stopped_text(result.out) + so_far)
             return
         columns = ("model", "fraction#", "images#", "accuracy#", "95 % interval#", "training FLOPs#", "core-hours#")
+        seen = sorted({f"{cell.n:,}" for cell in result.cells})
         print_wide(table(columns, map(_compared, result.rows)), "")
+        print_wide(f"accuracies are of {' or '.join(seen)} {result.split} images, means ± deviation over the seeds", "")
         for fraction, verdict in result.verdicts.items():
             what = "" if fraction is None else f"with {fraction_text(fraction)} of the images: "
             print(printable(f"{what}{verdict}"))
@@ -101,7 +103,7 @@ class Transfer(StudyOptions, TransferRequest, Verb["TransferResult"]):
             page, count = f"{result.out}/transfer.html", len(result.scores)
             print(stopped_text(result.out) + (f" {page} shows the {count} scores so far." if count else ""))
             return
-        columns = ("task", "protocol", "accuracy#", "95 % interval#", "test images#", "learned from#", "time#")
+        columns = ("task", "protocol", "accuracy#", "95 % interval#", "images measured#", "learned from#", "time#")
         rows = (
             (
                 printable(score.task),
@@ -156,6 +158,7 @@ class SelfTrain(StudyOptions, SelfTrainRequest, Verb["SelfTrainResult"]):
         chosen = any(one.validation is not None for one in result.rounds)
         for one in result.rounds:
             print(_round_line(one))
+        print(*(f"note: {printable(remark)}" for remark in result.remarks), sep="\n", end="\n" * bool(result.remarks))
         print(f"kept: round {result.best}, {'the best on validation images' if chosen else 'the last'}")
         if (paired := result.against_teacher) is not None:
             low, high = (f"{100 * value:+.1f}" for value in paired.interval)

@@ -175,7 +175,8 @@ def train_cell(context: CompareContext, key: CellKey, rate: float, plan: Compare
         cell, found = Cell(*key, str(place), None, 0.0, wilson(0, n), n, None, None, diverged=True), "diverged"
     else:
         cell = _measure_cell(context, key, result, place, n)
-        found = f"{cell.accuracy:.1%} of {cell.n:,} images, {result.steps:,} steps, {result.spent.seconds:.0f} s"
+        found = f"{cell.accuracy:.1%} of {cell.n:,} {context.split} images, {result.steps:,} steps, "
+        found += f"{result.spent.seconds:.0f} s"
     if not was_done:
         what = f"{key.model}, {fraction_text(key.fraction)} of the images, seed {key.seed}"
         context.callbacks.message(f"{number} ({what}): {found}")
@@ -216,7 +217,7 @@ def measure_finished(context: CompareContext, name: str, n: int) -> Cell:
     """A model that is not trained here, on the images that all are measured on."""
     bundle = context.finished[name]
     found = measure_model(context, bundle, random_subset(context.images, SPLIT_SEED, n))
-    context.callbacks.message(f"{name}: {found.top1:.1%} of {found.n:,} images")
+    context.callbacks.message(f"{name}: {found.top1:.1%} of {found.n:,} {context.split} images")
     spent = bundle.info.get("spent")
     cost = Cost(**spent) if isinstance(spent, dict) else None
     return Cell(name, None, None, name, None, found.top1, found.top1_interval, found.n, None, cost)

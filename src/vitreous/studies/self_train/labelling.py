@@ -225,10 +225,11 @@ def student_data(context: SelfTrainContext, training: TrainingContext[FitRequest
             workers=context.runtime.workers,
             late=lambda: deadline is not None and deadline.now() > LABELLING_FRACTION * deadline.seconds,
         )
-    choice = choose_labels(labelling.probabilities, confidence=request.confidence, each=request.per_class)
+    confidence = request.min_confidence(len(classes))
+    choice = choose_labels(labelling.probabilities, confidence=confidence, each=request.per_class)
     if not choice.repeats.any():
         raise UserError(
-            f"confidence={request.confidence:g}: the teacher is not as confident of any of {len(labelling.index):,} "
+            f"confidence={confidence:g}: the teacher is not as confident of any of {len(labelling.index):,} "
             "images; write to another folder with a lower confidence (teacher="
             f"{str(context.round_place(number - 1))!r} need not be trained again), or label more images."
         )
@@ -250,7 +251,8 @@ def _say_labels(context: SelfTrainContext, callbacks: Callbacks, labelling: Labe
     if unreadable := labelling.asked - len(labelling.index):
         callbacks.message(f"{unreadable:,} images of {context.request.unlabelled} cannot be read, and have no label.")
     callbacks.message(
-        f"{int((choice.repeats > 0).sum()):,} of {len(labelling.index):,} labels are taken, {choice.each:,} of each "
+        f"{int((choice.repeats > 0).sum()):,} of {len(labelling.index):,} labels are taken (a probability of at least "
+        f"{context.request.min_confidence(len(classes)):.2g}), {choice.each:,} of each "
         f"class at most; with copies for rare classes {len(choice.rows):,}."
     )
     if none := [classes[label] for label in np.flatnonzero(choice.confident == 0)]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -13,7 +14,7 @@ from vitreous.distributed.meter import Cost
 from vitreous.errors import UserError
 from vitreous.evaluation.classify import ClassificationResult
 from vitreous.evaluation.intervals import Paired
-from vitreous.inputs import read_json
+from vitreous.inputs import counted, read_json
 from vitreous.model.family import count_parameters
 from vitreous.studies.requests import SelfTrainRequest
 from vitreous.studies.self_train.labelling import read_labels
@@ -137,7 +138,8 @@ def _describe_labels(
     found, before = read_labels(labels), None if earlier is None else read_labels(earlier)
     if found is None:  # the first teacher learned from none
         return None
-    choice = choose_labels(found.probabilities, confidence=request.confidence, each=request.per_class)
+    confidence = request.min_confidence(len(classes))
+    choice = choose_labels(found.probabilities, confidence=confidence, each=request.per_class)
     copies = [int(choice.repeats[choice.labels == k].sum()) for k in range(len(classes))]
     return RoundLabels(
         looked_at=len(found.index),
@@ -175,3 +177,22 @@ def round_remarks(rounds: tuple[Round, ...], best: int, given: bool) -> tuple[st
         if one.parameters < before.parameters
     )
     return tuple(found)
+
+
+def choice_remarks(rounds: tuple[Round, ...], best: int, request: SelfTrainRequest, classes: int) -> Iterator[str]:
+    """Where labels or the kept round were hardly chosen."""
+    if request.confidence is not None and request.confidence <= 1 / classes:
+        yield (
+            f"confidence={request.confidence:g} leaves no label out: of {classes} classes the most probable one always "
+            f"has at least {1 / classes:.2g}."
+        )
+    scores = {one.number: one.validation for one in rounds if one.validation is not None}
+    if len(rounds) > 1 and not scores:
+        yield ("There are no validation images, so the last round is kept, whether it is the best or not.")
+    kept, others = scores.get(best), [one.accuracy for number, one in scores.items() if number != best]
+    if kept is not None and others and kept.interval[0] <= max(others):
+        (low, high), n = kept.interval, counted(kept.n, "validation image")
+        yield (
+            f"Round {best} is kept, but {n} cannot tell it from the other rounds: it has {kept.accuracy:.1%} (95 % "
+            f"interval {low:.1%} to {high:.1%}), the best other {max(others):.1%}."
+        )

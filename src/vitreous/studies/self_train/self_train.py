@@ -45,6 +45,7 @@ from vitreous.studies.self_train.result import (
     Round,
     SelfTrainResult,
     best_round,
+    choice_remarks,
     describe_round,
     read_self_training,
     round_remarks,
@@ -298,6 +299,7 @@ def _result(
     paired: Paired | None = None,
 ) -> SelfTrainResult:
     data, given = context.labelled, context.request.teacher is not None and finished
+    choices = choice_remarks(rounds, best, context.request, len(data.classes)) if finished else ()
     return SelfTrainResult(
         run=str(context.folder),
         bundle=str(context.folder / "bundle"),
@@ -311,5 +313,5 @@ def _result(
         changed=changed,
         spent=sum((one.spent for one in rounds), Cost()),
         against_teacher=paired,
-        remarks=(*context.notes, *round_remarks(rounds, best, given)),
+        remarks=(*context.notes, *round_remarks(rounds, best, given), *choices),
     )

@@ -233,6 +233,7 @@ def _test(
         engine=f"{model.engine.name} {model.engine.precision}",
         trials=tuned.trials,
         unreadable=len(unreadable),
+        split=task.summary.measured,
     )
 
 

@@ -88,6 +88,7 @@ def measure_frozen(
                 seconds=time.perf_counter() - began,
                 engine=f"{model.engine.name} {model.engine.precision}",
                 draws=score.draws,
+                split=task.summary.measured,
                 remarks=(*remarks, *notes),
             )
         )

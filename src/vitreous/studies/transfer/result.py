@@ -59,6 +59,7 @@ class Task:
     as_published: bool | None  # whether there are as many images in each split as were published; None where nobody has
     published: dict[str, int] | None  # images of each split as they were published
     remarks: tuple[str, ...] = ()
+    measured: str = "test"  # what accuracies are of: the test or val split, or "held-out" for images set aside
     own_draw: bool = False
     """Whether they are VTAB-1k's own 800 and 200 images, by its lists, with all of the published test split."""
 
@@ -90,9 +91,9 @@ class TaskScore:
     protocol: Protocol
     accuracy: float  # from 0 to 1
     interval: tuple[float, float]  # 95 %
-    n: int  # test images that were measured
+    n: int  # images that were measured
     of: int
-    """All test images; if more than measured and unreadable, a random subset was measured, as time was short."""
+    """All images of the split; if more than measured and unreadable, a random subset was measured for lack of time."""
     trained_on: int  # images whose labels were learned from
     trained_of: int  # images that the protocol would learn from if there were time for all
     digests: dict[str, str]
@@ -105,17 +106,18 @@ class TaskScore:
     trials: tuple[TransferTrial, ...] = ()
     draws: tuple[float, ...] = ()  # few-shot: the accuracies of which `accuracy` is the mean
     remarks: tuple[str, ...] = ()
-    unreadable: int = 0  # test images that could not be read, of those that were to be measured
+    unreadable: int = 0  # images that could not be read, of those that were to be measured
+    split: str = "test"  # which images were measured; see `Task.measured`
 
     @property
     def tested_all(self) -> bool:
-        """Whether every test image was looked at, as far as it can be read."""
+        """Whether every image of the split was looked at, as far as it can be read."""
         return self.n + self.unreadable == self.of
 
     @property
     def tested(self) -> str:
-        """How many test images were measured, for people: "21,749, 1 unreadable"."""
-        count = f"{self.n:,}" if self.tested_all else f"a random {self.n:,} of {self.of:,}"
+        """How many images were measured, for people: "21,749 test, 1 unreadable"."""
+        count = f"{self.n:,} {self.split}" if self.tested_all else f"a random {self.n:,} of {self.of:,} {self.split}"
         return f"{count}, {self.unreadable:,} unreadable" if self.unreadable else count
 
 

@@ -121,7 +121,7 @@ def open_task(named: NamedTask) -> OpenTask:
     """Its data, with a test split: where the data have none, the val split, else a fifth of each class."""
     opened = note_duplicates(open_dataset(named.place))
     check_labelled(opened)
-    data, remarks = _with_test(opened)
+    data, measured, remarks = _with_test(opened)
     counts = count_images(opened)
     published = None if named.dataset is None else counts == dict(named.dataset.splits)
     own_draw = _is_own_draw(named, counts)
@@ -136,11 +136,12 @@ def open_task(named: NamedTask) -> OpenTask:
         dataset=None if named.dataset is None else named.dataset.name,
         group=named.group,
         classes=len(data.classes),
-        splits={split: len(source) for split, source in data.splits.items()},
-        digests={str(split): digest for split, digest in digest_splits(data).items()},
+        splits={measured if split == "test" else split: len(source) for split, source in data.splits.items()},
+        digests={measured if split == "test" else str(split): one for split, one in digest_splits(data).items()},
         as_published=published,
         published=None if named.dataset is None else {str(split): n for split, n in named.dataset.splits.items()},
         remarks=(*remarks, *_remarks_of_row(named), *opened.notes),
+        measured=measured,
         own_draw=own_draw,
     )
     return OpenTask(named.name, named.place, named.dataset, data, summary)
@@ -162,14 +163,15 @@ def _is_own_draw(named: NamedTask, counts: Mapping[Split, int]) -> bool:
     return counts == {"train": TRAIN, "val": VAL, "test": named.dataset.splits.get("test")}
 
 
-def _with_test(data: Data) -> tuple[Data, tuple[str, ...]]:
+def _with_test(data: Data) -> tuple[Data, str, tuple[str, ...]]:
+    """The data with the images to measure as their test split, what these are, and a note."""
     if "test" in data.splits:
-        return data, ()
+        return data, "test", ()
     train = data.train  # refused where there is none
     if "val" in data.splits:
         note = "no test split: the validation images are measured, and choose nothing."
-        return replace(data, splits={"train": train, "test": data.splits["val"]}), (note,)
+        return replace(data, splits={"train": train, "test": data.splits["val"]}), "val", (note,)
     train, test = split_validation(train, HELD_OUT, SEED)
     splits: dict[Split, Source] = {"train": train, "test": test}
     note = f"no test split: {HELD_OUT:.0%} of each class are set aside, chosen by a hash of their names, and measured."
-    return replace(data, splits=splits), (note,)
+    return replace(data, splits=splits), "held-out", (note,)

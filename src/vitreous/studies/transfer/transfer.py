@@ -166,7 +166,7 @@ def _write_score(context: TransferContext, score: TaskScore) -> None:
     write_file(place, json.dumps(asdict(score), indent=2, allow_nan=False) + "\n")
     low, high = score.interval
     context.callbacks.message(
-        f"{score.task}, {score.protocol}: {score.accuracy:.1%} (95 % interval {low:.1%} to {high:.1%}; test images: "
+        f"{score.task}, {score.protocol}: {score.accuracy:.1%} (95 % interval {low:.1%} to {high:.1%}; images: "
         f"{score.tested}), {score.seconds:.0f} s"
     )
 
