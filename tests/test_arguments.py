@@ -24,7 +24,7 @@ TAKEN = [
     (["a", Path("b")], Sequence[str | Path], ["a", Path("b")]),
     ("a", str | Path | Sequence[str | Path], "a"),
     ([1, np.float64(2)], tuple[float, float], (1, 2.0)),
-    (range(3), Sequence[int], range(3)),
+    (range(3), Sequence[int], [0, 1, 2]),
     ("b", Literal["a", "b"] | None, "b"),
     ({"a": object}, Mapping[str, object], {"a": object}),
     (print, Callable[[int], None] | None, print),

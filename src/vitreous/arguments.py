@@ -12,6 +12,7 @@ import math
 import os
 import reprlib
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
 from difflib import get_close_matches
 from functools import cache, wraps
@@ -37,8 +38,7 @@ from vitreous.errors import UserError
 P = ParamSpec("P")
 R = TypeVar("R")
 
-MAX_TEXT_LETTERS = 4096  # the longest path of any system
-MAX_NAME_BYTES = 255  # of a file's name, between two slashes
+MAX_TEXT_LETTERS, MAX_NAME_BYTES = 4096, 255  # the longest path of any system, and the longest file name
 MAX_INT = 2**63
 
 _SHORT = reprlib.Repr()
@@ -77,12 +77,18 @@ class Expected:
 
     words: str
 
+    def __str__(self) -> str:
+        return self.words
+
 
 @dataclass(frozen=True)
 class OneOf:
     """A name that has a row in a table, to which rows can be added: it is read when a value is checked."""
 
     names: Callable[[], Collection[str]]
+
+    def __contains__(self, value: object) -> bool:
+        return value in self.names()
 
     def __str__(self) -> str:
         return f"one of {', '.join(self.names())}"
@@ -96,8 +102,8 @@ NonNegative = Annotated[float, Range(0)]
 Positive = Annotated[float, Range(gt=0)]
 Seed = Annotated[int, Range(0, 2**31 - 1)]
 Workers = Annotated[int, Range(0)]
-SideLength = Annotated[int, Range(1)]
-TokenMerge = Annotated[int, Range(0)]
+SideLength = Count  # in pixels
+TokenMerge = Workers
 Precision = Literal["fp32", "int8"]  # of the numbers in the large products
 Epochs = Annotated[float, Range(gt=0, le=1e9)]
 Budget = Annotated[str, Expected("a time with its unit, such as 90s, 5m or 1h30m")]
@@ -214,13 +220,10 @@ def _convert_annotated(value: object, hint: Any) -> Any:
     try:
         converted = _convert(value, kind)
     except _InvalidValueError as error:
-        inner = error.hint if error.place else hint  # a wrong item is about what items may be
-        raise _InvalidValueError(error.value, inner, error.reason, error.place, near=error.near) from None
-    for remark in remarks:
-        if isinstance(remark, Range) and converted not in remark:
-            raise _InvalidValueError(value, hint, near=True)
-        if isinstance(remark, OneOf) and converted not in remark.names():
-            raise _InvalidValueError(value, hint, near=True)
+        error.hint = error.hint if error.place else hint  # a wrong item is about what items may be
+        raise
+    if not all(converted in remark for remark in remarks if isinstance(remark, Range | OneOf)):
+        raise _InvalidValueError(value, hint, near=True)
     return converted
 
 
@@ -235,22 +238,22 @@ def _convert_union(value: object, hint: Any) -> Any:
             near = error if error.near else near
     if near is None:
         raise _InvalidValueError(value, hint)
-    whole = not near.place  # a wrong item is about what items may be; a wrong whole about all alternatives
-    raise _InvalidValueError(near.value, hint if whole else near.hint, near.reason, near.place, near=True)
+    near.hint, near.near = near.hint if near.place else hint, True  # a wrong whole is about all alternatives
+    raise near
 
 
 def _convert_scalar(value: object, kind: type) -> Any:
     """A number, bool or str; NumPy's scalars become Python's."""
     dtype = getattr(value, "dtype", None)
-    if dtype is not None and getattr(value, "shape", None) != ():
-        raise _InvalidValueError(value, kind)
     if kind is str:
         return _text(value, kind)
     truth = isinstance(value, bool) or getattr(dtype, "kind", "") == "b"
-    if kind is bool and truth:
-        return bool(value)
-    if kind is bool or truth or not isinstance(value, Integral if kind is int else Real):
+    array = dtype is not None and getattr(value, "shape", None) != ()
+    if array or truth != (kind is bool) or not (truth or isinstance(value, Integral if kind is int else Real)):
         raise _InvalidValueError(value, kind)
+    if truth:
+        return bool(value)
+    assert isinstance(value, Real)
     number: int | float = int(value) if isinstance(value, Integral) else float(value)
     if isinstance(number, int) and not -MAX_INT < number < MAX_INT:
         raise _InvalidValueError(number, kind, "too large")
@@ -289,14 +292,9 @@ def _convert_items(value: object, hint: Any, origin: type) -> Any:
         try:
             converted.append(_convert(item, kind))
         except _InvalidValueError as error:
-            raise _InvalidValueError(
-                error.value, error.hint, error.reason, f"[{number}]{error.place}", near=True
-            ) from None
-    if all(item is checked for item, checked in zip(value, converted, strict=True)) and (
-        origin is not tuple or isinstance(value, tuple)
-    ):
-        return value
-    return tuple(converted) if origin is tuple else converted
+            error.place, error.near = f"[{number}]{error.place}", True
+            raise
+    return tuple(converted) if origin is tuple or isinstance(value, tuple) else converted
 
 
 def wanted(hint: Any) -> str:
@@ -331,10 +329,8 @@ def _describe_hint(hint: Any, beside: Sequence[Any]) -> str:
     origin = get_origin(hint)
     if origin is Annotated:
         kind, *remarks = get_args(hint)
-        if words := [remark.words for remark in remarks if isinstance(remark, Expected)]:
+        if words := [str(remark) for remark in remarks if isinstance(remark, Expected | OneOf)]:
             return words[0]
-        if tables := [remark for remark in remarks if isinstance(remark, OneOf)]:
-            return str(tables[0])
         return " ".join([wanted(kind), *(str(remark) for remark in remarks if isinstance(remark, Range))])
     if origin is Literal:
         choices = [str(choice) for choice in get_args(hint)]
@@ -366,8 +362,6 @@ def shown(value: object) -> str:
         digits = math.floor(abs(value).bit_length() * math.log10(2))
         return repr(value) if abs(value) < 10**20 else f"{'-' * (value < 0)}10**{digits}"
     if isinstance(value, list | tuple | dict):
-        try:
+        with suppress(ValueError):  # a number in it that Python refuses to write
             return _SHORT.repr(value)
-        except ValueError:  # a number in it that Python refuses to write
-            pass
     return f"<{type(value).__module__}.{type(value).__qualname__}>".replace("builtins.", "")

@@ -100,7 +100,7 @@ def test_the_page_of_many_models(tmp_path):
     data = draw_images(tmp_path / "<script>", count=16)
     for what in ("depths", "bias"):
         check(
-            analyze(models, data=data, out=tmp_path / "out", what=what, images=8, workers=0).page.read_text(
+            analyze(models, data=data, out=tmp_path / "out", what=what, count=8, workers=0).page.read_text(
                 encoding="utf-8"
             )
         )

@@ -50,7 +50,7 @@ def test_figures_from_other_images_are_marked():
 def test_a_part_to_measure_is_random_and_one_to_learn_from_is_not():
     pets, *others = FOUND.scores
     page = transfer_page(replace(FOUND, scores=(replace(pets, n=50, trained_on=4), *others)))
-    assert re.search(r"<td[^>]*>\D+50 of 100</td>", page)
+    assert re.search(r"<td[^>]*>\D+50 of 100 test</td>", page)
     assert "4 of 9" in page
 
 
@@ -58,9 +58,9 @@ def test_what_cannot_be_read_is_no_sample():
     pets, *others = FOUND.scores
     whole = replace(FOUND, scores=(replace(pets, n=99, unreadable=1), *others))
     assert cells(whole)["pets"] == "90.0 (87.0 to 92.0)"
-    assert re.search(r">99, 1 \w+<", transfer_page(whole))
+    assert re.search(r">99 test, 1 \w+<", transfer_page(whole))
     part = replace(pets, n=49, unreadable=1)
-    assert "49 of 100, 1 " in part.tested
+    assert "49 of 100 test, 1 " in part.tested
     assert cells(replace(FOUND, scores=(part, *others)))["pets"] == "90.0 (87.0 to 92.0); 49 of 100"
 
 

@@ -34,7 +34,7 @@ from vitreous.training.folder import source_digest
 from vitreous.training.recipes.supervised import recipe
 from vitreous.training.start import CPU_HOUR_FLOPS, Runtime, choose_training
 
-QUICK = {"rounds": 2, "epochs": 4, "workers": 0, "model": "F/4@16"}
+QUICK = {"rounds": 2, "epochs": 4, "workers": 0, "model": "F/4@16", "confidence": 0.3}
 
 
 def draw_unsorted(folder, count=8, colours=COLOURS):
@@ -142,7 +142,7 @@ def test_students_are_noised_and_learn_soft_labels_with_the_same_validation_imag
     teacher, student = (json.loads((out / f"round-{k}/config.json").read_text()) for k in (0, 1))
     assert teacher["training"]["augment"]["policy"] != "randaugment"
     assert student["training"]["model"]["drop_path"] > 0
-    assert student["request"]["labels"] == "soft"
+    assert student["request"]["pseudo_labels"] == "soft"
     assert student["splits"] == {"train": 15 + 24, "val": 3, "test": 9}
     names = [
         sorted(answer["image"] for kind in ("surest_right", "surest_wrong") for answer in result["validation"][kind])
@@ -328,7 +328,7 @@ def test_killed_it_ends_with_the_same_bits(processes, place, whole, tmp_path, no
 def test_a_given_teacher_is_round_0(place, tmp_path, no_page):
     """Its classes are matched by name, in whatever order it has them; then it may go."""
     teacher = make_bundle(tmp_path / "teacher")
-    ways = {"model": None, "student": "F/4@16", "rounds": 1, "epochs": 2, "teacher": teacher, "labels": "hard"}
+    ways = {"model": None, "student": "F/4@16", "rounds": 1, "epochs": 2, "teacher": teacher, "pseudo_labels": "hard"}
     stopped = quick(place, tmp_path / "out", **ways, callbacks=Callbacks(should_stop=stop_after(1)))
     assert not stopped.finished
     shutil.rmtree(teacher)

@@ -244,7 +244,7 @@ def test_a_image_that_cannot_be_read_does_not_make_a_sample_of_the_rest(bundle, 
     (score,) = transfer(bundle, **given, callbacks=Callbacks(message=said.append)).scores
     assert (score.n, score.unreadable, score.of) == (35, 1, 36)
     assert score.tested_all
-    assert "35, 1 unreadable" in said[-1]
+    assert "35 test, 1 unreadable" in said[-1]
 
 
 def test_unreadable_files_that_the_whole_data_may_have_end_no_task(bundle, tmp_path):
@@ -343,7 +343,7 @@ def shortened(monkeypatch):
     """The paper's settings with fewer steps; the recipe is held by a test of its own."""
     whole = supervised.RECIPES["vtab"]
     monkeypatch.setitem(
-        supervised.RECIPES, "vtab", lambda s: replace(whole(s), epochs=1, batch_size=64, accumulate=1, save_seconds=0)
+        supervised.RECIPES, "vtab", lambda s: replace(whole(s), epochs=1, batch_size=64, save_seconds=0)
     )
 
 

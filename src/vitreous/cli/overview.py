@@ -6,6 +6,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Mapping
+from itertools import chain
 
 from vitreous.errors import UserError
 from vitreous.storage.cache import HELP
@@ -13,6 +14,12 @@ from vitreous.storage.cache import HELP
 OPTIONS = {"-h, --help": "Show this help message and exit.", "-V, --version": "Show the version and exit."}
 SYNONYMS = {"train": "fit", "finetune": "fit", "fine-tune": "fit", "classify": "predict"}
 """Names of verbs in other programs."""
+START = {
+    "vitreous fit photos/ --budget 5m": "train: one folder of images per class",
+    "vitreous predict runs/photos cat.jpg": "label images",
+    "vitreous explain runs/photos cat.jpg": "see what it looked at",
+}
+"""The commands to begin with."""
 
 
 def overview(groups: Mapping[str, Mapping[str, str]], word: str = "") -> str:
@@ -20,10 +27,12 @@ def overview(groups: Mapping[str, Mapping[str, str]], word: str = "") -> str:
     for `vitreous data --help`."""
     command = f"vitreous {word}".rstrip()
     width = max(40, shutil.get_terminal_size().columns)
-    boxes = {"options": {name: line for name, line in OPTIONS.items() if not (word and "version" in name)}, **groups}
-    column = max(len(name) for rows in boxes.values() for name in rows) + 2
-    text = [f"usage: {command} COMMAND ...", "", "A Vision Transformer you can see through.", ""]
+    boxes = {**groups, "options": {name: line for name, line in OPTIONS.items() if not (word and "version" in name)}}
+    boxes = boxes if word else {"start with": START, **boxes}
+    text = [f"usage: {command} COMMAND ...", ""]
+    text += [] if word else ["A Vision Transformer you can see through: train, use and explain image classifiers.", ""]
     for title, rows in boxes.items():
+        column = max(map(len, rows if title == "start with" else chain(*groups.values(), OPTIONS))) + 2
         lines = []
         for name, summary in rows.items():
             wrapped = textwrap.wrap(summary, max(10, width - 4 - column), break_on_hyphens=False)
@@ -33,7 +42,8 @@ def overview(groups: Mapping[str, Mapping[str, str]], word: str = "") -> str:
             text += [*(f"│ {line:{width - 4}} │" for line in lines), f"╰{'─' * (width - 2)}╯"]
         else:
             text += [f" {title}", f" {'-' * (width - 2)}", *(f"  {line}" for line in lines), ""]
-    text += ["", f"{command} COMMAND --help shows the options of a command."]
+    words = "" if word else " vitreous glossary explains the words."
+    text += ["", f"{command} COMMAND --help shows the options of a command.{words}"]
     return "\n".join(text if word else [*text, *textwrap.wrap(HELP, width, break_on_hyphens=False)])
 
 

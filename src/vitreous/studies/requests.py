@@ -96,8 +96,8 @@ class SelfTrainRequest(LabelledRequest):
     """SIZE/PATCH: Model of the students, such as S/16; should be as large as the teacher or larger. Default: that of
     the teacher, or what suits the images."""
     confidence: Annotated[float, Range(0, 1)] | None = None
-    """PROBABILITY: The least probability of a label that is learned from. Default: 30 % of the way from chance (1 over the
-    number of classes) to 1: 0.65 with two classes, 0.37 with ten, and the paper's 0.3 with 1,000."""
+    """PROBABILITY: The least probability of a label that is learned from. Default: 30 % of the way from chance (1 over
+    the number of classes) to 1: 0.65 with two classes, 0.37 with ten, and the paper's 0.3 with 1,000."""
     per_class: Count | None = None
     """COUNT: How many images of each class to learn from, the most confident first; rare classes come in copies.
     Default: all that are confident enough, divided by the classes."""

@@ -13,18 +13,12 @@ if TYPE_CHECKING:
 
 GROUPS: dict[str, tuple[str | type[Verb[Any]], ...]] = {
     "train and use": (
-        "data.DataGet",
-        "data.DataList",
-        "data.DataPack",
         "data.Inspect",
         "fit.Fit",
         "predict.Predict",
         "evaluate.Evaluate",
-        "serve.Serve",
-        "measure.Bench",
-        "studies.Compare",
-        "studies.Transfer",
         "evaluate.Report",
+        "serve.Serve",
     ),
     "look inside": (
         "explain.Explain",
@@ -33,6 +27,9 @@ GROUPS: dict[str, tuple[str | type[Verb[Any]], ...]] = {
         "analyze.ScoreExplanations",
         "analyze.Analyze",
     ),
+    "compare": ("measure.Bench", "studies.Compare", "studies.Transfer"),
     "learn without labels": ("fit.Pretrain", "studies.SelfTrain", "measure.Probe", "explain.Reconstruct"),
-    "models and weights": ("models.Models", "weights.Import", "weights.Export", "glossary.Glossary"),
+    "models and weights": ("models.Models", "weights.Import", "weights.Export"),
+    "public data": ("data.DataGet", "data.DataList", "data.DataPack"),
+    "words": ("glossary.Glossary",),
 }

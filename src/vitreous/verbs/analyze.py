@@ -39,7 +39,7 @@ class Analysis:
 
 @dataclass(frozen=True)
 class Analyze(PreprocessOption, WorkersOption, Verb[Analysis]):
-    """Compare what models learned, depth by depth, or which inductive bias they have.
+    """Compare what models learned, layer by layer, or which inductive bias they have.
 
     Writes FOLDER/analysis.html, a page with plots, and FOLDER/analysis.json, the numbers behind them; with --what bias,
     FOLDER/bias.html and FOLDER/bias.json.

@@ -166,7 +166,7 @@ def _row(dataset: Dataset, root: Path) -> DatasetRow:
 
 @dataclass(frozen=True)
 class DataPack(Verb["Packed"]):
-    """Pack data into WebDataset shards: few large files, read from start to end, here or from afar.
+    """Pack data into WebDataset shards: a few large files, for many images or remote storage.
 
     Images keep their bytes, and packed arrays become PNG files. The train split is shuffled once, so that each shard
     is a random sample. OUT is then data for every command. If it is interrupted, repeat the same command:

@@ -31,7 +31,7 @@ Severity = Annotated[int, Range(1, 5)]
 
 @dataclass(frozen=True)
 class Evaluate(MergeOption, EngineOptions["Evaluation | CorruptionEvaluation"], WorkersOption, SplitOption):
-    """Measure a model on labelled data: accuracy, calibration, each class, what is confused with what."""
+    """Measure a model on labelled images: accuracy, calibration, each class, confusions, corruptions."""
 
     data: str | Path | Data
     """DATA: A folder with one subfolder per class, a CSV or JSONL list, packed data, shards, data:NAME, or builtin.
@@ -268,7 +268,7 @@ def _example(found: CorruptionEvaluation, model: InferenceModel, images: Source)
 
 @dataclass(frozen=True)
 class Report(PreprocessOption, SplitOption, Verb[Path]):
-    """Write a web page about a model: its training, its accuracy, what it looks at, how to use it.
+    """Write a web page about a model: training, accuracy, mistakes, explanations.
 
     The page is one HTML file that works offline.
     """

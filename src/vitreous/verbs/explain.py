@@ -119,7 +119,7 @@ class Walkthrough(PreprocessOption, PerImageVerb["list[WrittenPage | ImageError]
     layer: int = -1
     """N: The block to open, counted from 0, or from the end if negative."""
     head: int = 0
-    """N: The attention head to open, counted from 0."""
+    """N: The attention head to open, counted from 0, or from the end if negative."""
     query: Point | None = None
     """X,Y: A point in the image, in pixels: follow the patch there, and show its query. Default: the patch in the
     middle, and the query of the class token if the prediction is read from it."""

@@ -33,7 +33,7 @@ COMMON_NAMES = ("bundle", "model", "pytorch_model")  # such a model has the name
 
 @dataclass(frozen=True)
 class Serve(EngineOption, Verb[bool]):
-    """Answer for models over HTTP, and show a page to look through them.
+    """Serve models over HTTP, with a web page to try them and look inside.
 
     Ctrl-C ends it, after what was accepted is answered.
     """

@@ -79,7 +79,7 @@ def _compared(row: ComparisonRow) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Transfer(StudyOptions, TransferRequest, Verb["TransferResult"]):
-    """Transfer a model to many tasks, by the paper's benchmarks: VTAB-1k, full, linear, k-NN, few-shot.
+    """Measure how well a model transfers to many tasks: VTAB's 19 and your own.
 
     Writes FOLDER/transfer.html, with the results beside the paper's table 2, and FOLDER/transfer.json. Tasks whose data
     are not on this machine are listed as missing; `vitreous data get NAME` fetches them. If it is interrupted, repeat
