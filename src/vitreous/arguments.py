@@ -1,8 +1,6 @@
-"""Arguments of public functions, checked against the annotations of the function.
+"""Arguments of public functions, checked against their annotations before anything is done with them.
 
-Every public function is `checked`: an argument that its annotation does not allow is refused by name, before anything
-is done with it. `Annotated` types may have a `Range`. Numbers must be finite, strings not empty; NumPy's numbers become
-Python's.
+`Annotated` types may have a `Range`. Numbers must be finite, texts not empty; NumPy's numbers become Python's.
 """
 
 from __future__ import annotations
@@ -11,7 +9,7 @@ import inspect
 import math
 import os
 import reprlib
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, is_dataclass
 from difflib import get_close_matches
@@ -19,19 +17,7 @@ from functools import cache, wraps
 from numbers import Integral, Real
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import (
-    Annotated,
-    Any,
-    ClassVar,
-    Literal,
-    ParamSpec,
-    TypeVar,
-    Union,
-    cast,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import Annotated, Any, ClassVar, Literal, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from vitreous.errors import UserError
 
@@ -151,7 +137,7 @@ def check_values(
 
 def check_fields(config: Any) -> None:
     """Check the fields of a frozen dataclass against their annotations; NumPy's numbers become Python's."""
-    hints = _hints(cast(Hashable, type(config)))
+    hints = _hints(type(config))
     for field in fields(config):
         value = getattr(config, field.name)
         if (converted := check_value(value, hints[field.name], field.name)) is not value:
@@ -163,18 +149,16 @@ def check_value(value: object, hint: Any, name: str, place: FormatArgument | Non
     try:
         return _convert(value, hint)
     except _InvalidValueError as error:
-        reason = f"{error.reason}; " if error.reason else ""
         name += error.place
         given = f"{name}={shown(error.value)}" if place is None else place(name, error.value)
-        raise UserError(f"{given}: {reason}give {wanted(error.hint)}.") from None
+        raise UserError(f"{given}: {f'{error.reason}; ' * bool(error.reason)}give {wanted(error.hint)}.") from None
 
 
 @cache
-def _hints(owner: Hashable) -> dict[str, Any]:
+def _hints(owner: Any) -> dict[str, Any]:
     """The annotations of a function's arguments, or of a dataclass's fields."""
-    found: Any = owner
-    hints = get_type_hints(inspect.unwrap(found), include_extras=True)
-    known = {field.name for field in fields(found)} if is_dataclass(found) else hints.keys() - {"return"}
+    hints = get_type_hints(inspect.unwrap(owner), include_extras=True)
+    known = {field.name for field in fields(owner)} if is_dataclass(owner) else hints.keys() - {"return"}
     return {name: hint for name, hint in hints.items() if name in known and get_origin(hint) is not ClassVar}
 
 
@@ -346,11 +330,12 @@ def _describe_hint(hint: Any, beside: Sequence[Any]) -> str:
     names: dict[Any, str] = {int: "a whole number", float: "a number", bool: "True or False", str: "a text"}
     names |= {Path: "a path", bytes: "the bytes of a file", Callable: "a function"}
     kind = origin or hint
-    if kind in names:
-        return names[kind]
     if isinstance(kind, type) and issubclass(kind, Mapping):
         return "a dict of names and values"
-    return f"a {getattr(kind, '__module__', '').partition('.')[0]} {getattr(kind, '__qualname__', kind)}"
+    return (
+        names.get(kind)
+        or f"a {getattr(kind, '__module__', '').partition('.')[0]} {getattr(kind, '__qualname__', kind)}"
+    )
 
 
 def shown(value: object) -> str:

@@ -96,7 +96,8 @@ class ExplanationRequest:
     (attention), up to which layer (rollout), from which layer on (relevance), at which layer's input (gradcam).
     Default: what suits the method."""
     head: Head = "mean"
-    """N|mean|all: The attention head, counted from 0, or from the end if negative; mean averages them, all draws one map per head."""
+    """N|mean|all: The attention head, counted from 0, or from the end if negative; mean averages
+    them, all draws one map per head."""
     target: str | None = None
     """NAME: The class to explain. Default: the one with the highest probability."""
     query: Point | None = None
