@@ -26,7 +26,6 @@ R = TypeVar("R")
 
 MAX_TEXT_LETTERS, MAX_NAME_BYTES = 4096, 255  # the longest path of any system, and the longest file name
 MAX_INT = 2**63
-
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = 80
 
@@ -95,8 +94,7 @@ Epochs = Annotated[float, Range(gt=0, le=1e9)]
 Budget = Annotated[str, Expected("a time with its unit, such as 90s, 5m or 1h30m")]
 WorkSlice = Annotated[str, Expected("a share i/n of the work, from 1/n to n/n, such as 1/8")]
 
-FormatArgument = Callable[[str, object], str]
-"""How a sentence writes an argument, from its name and value: "top_k=0", or "--top-k 0" on the command line."""
+FormatArgument = Callable[[str, object], str]  # a name and a value to "top_k=0", or "--top-k 0" on the command line
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
@@ -137,7 +135,7 @@ def check_values(
 
 def check_fields(config: Any) -> None:
     """Check the fields of a frozen dataclass against their annotations; NumPy's numbers become Python's."""
-    hints = _hints(type(config))
+    hints = _hints(config.__class__)
     for field in fields(config):
         value = getattr(config, field.name)
         if (converted := check_value(value, hints[field.name], field.name)) is not value:
@@ -327,9 +325,9 @@ def _describe_hint(hint: Any, beside: Sequence[Any]) -> str:
         item = get_args(hint)[0]
         several = set(union_members(item, annotated=True)) <= set(beside)
         return "a list of them" if several else f"a list, each of it {wanted(item)}"
+    kind = origin or hint
     names: dict[Any, str] = {int: "a whole number", float: "a number", bool: "True or False", str: "a text"}
     names |= {Path: "a path", bytes: "the bytes of a file", Callable: "a function"}
-    kind = origin or hint
     if isinstance(kind, type) and issubclass(kind, Mapping):
         return "a dict of names and values"
     return (
@@ -346,7 +344,7 @@ def shown(value: object) -> str:
         # beyond 4,300 digits Python refuses to write a number, and beyond 20 nobody reads it
         digits = math.floor(abs(value).bit_length() * math.log10(2))
         return repr(value) if abs(value) < 10**20 else f"{'-' * (value < 0)}10**{digits}"
-    if isinstance(value, list | tuple | dict):
-        with suppress(ValueError):  # a number in it that Python refuses to write
+    with suppress(ValueError):  # a number in it that Python refuses to write
+        if isinstance(value, list | tuple | dict):
             return _SHORT.repr(value)
     return f"<{type(value).__module__}.{type(value).__qualname__}>".replace("builtins.", "")
