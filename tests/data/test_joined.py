@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from vitreous.config.data import Augment, Preprocess
+from vitreous.data.joined import JoinedSource
 from vitreous.data.loader import Loader
 from vitreous.data.packed import ArraySource
-from vitreous.data.rng import MIX, generator
-from vitreous.data.source import JoinedSource
+from vitreous.data.rng import MIX, generator, permutation
 
 SEEN = Preprocess(size=(8, 8))
 
@@ -23,7 +23,8 @@ def joined():
     """5 and 7 images, of the second the last one twice, with soft targets of three classes."""
     first, second = arrays(5, 1), arrays(7, 2).subset([0, 1, 2, 3, 4, 5, 6, 6])
     soft = np.random.default_rng(3).dirichlet([1, 1, 1], 13).astype(np.float32)
-    return JoinedSource([first, second], soft.argmax(axis=1), ("a", "b", "c"), soft)
+    parts = ((first, soft[:5]), (second, soft[5:]))
+    return JoinedSource([part.with_labels(rows.argmax(axis=1), ("a", "b", "c"), rows) for part, rows in parts])
 
 
 def test_a_image_is_its_own_sources(joined):
@@ -55,7 +56,7 @@ def test_small_images_in_memory_are_still_gathered_at_once(joined):
     wanted = np.array([12, 0, 7, 4])
     for image, index in zip(joined.gather(wanted), wanted, strict=True):
         assert image.numpy().tobytes() == joined.content(int(index))
-    assert JoinedSource([arrays(2, 1), arrays(2, 2, side=9)], np.zeros(4, int), ("a",)).shape is None
+    assert JoinedSource([arrays(2, 1), arrays(2, 2, side=9)]).shape is None
 
 
 def test_the_loader_gives_soft_targets_in_training_and_labels_otherwise(joined, subtests):
@@ -104,7 +105,43 @@ def test_cutmix_blends_soft_targets_by_the_area_that_is_left(joined):
 
 
 def test_labels_alone_stay_as_they_were():
-    source = JoinedSource([arrays(4, 1), arrays(4, 2)], np.arange(8) % 2, ("a", "b"))
+    source = JoinedSource([arrays(4, k).with_labels(np.arange(4) % 2, ("a", "b")) for k in (1, 2)])
     batch = next(iter(Loader(source, SEEN, Augment(crop_scale=None), batch_size=8).batches(0)))
     assert batch.targets.dtype == torch.int64
     assert np.array_equal(batch.targets.numpy(), source.labels[batch.index.numpy()])
+
+
+def test_a_source_without_soft_targets_brings_its_labels(joined):
+    plain = arrays(3, 4).with_labels(np.array([2, 0, 1]), joined.classes)
+    both = JoinedSource([plain, joined])
+    assert np.array_equal(both.soft, np.concatenate([np.eye(3)[[2, 0, 1]], joined.soft]).astype(np.float32))
+    assert JoinedSource([plain, plain]).soft is None
+
+
+class Backwards(ArraySource):
+    """Read from its end to its start."""
+
+    has_own_order = True
+
+    def order(self, seed, epoch):
+        return np.arange(len(self))[::-1].copy()
+
+
+def test_each_source_keeps_its_own_order_and_their_turns_are_random():
+    images = arrays(50, 1).images
+    joined = JoinedSource([arrays(30, 2), Backwards("x", images, np.full(50, -1), ())])
+    order = joined.order(0, 1)
+    assert sorted(order.tolist()) == list(range(80))
+    own = order[order >= 30]
+    assert own.tolist() == sorted(own.tolist(), reverse=True)
+    assert np.ptp(np.diff(np.flatnonzero(order >= 30))) > 0  # between those of the other, not all at once
+    assert joined.order(0, 1).tolist() == order.tolist() != joined.order(0, 2).tolist()
+    part = joined.subset(np.array([70, 3, 40, 50]))
+    assert [i for i in part.order(0, 1) if i != 1] == [3, 2, 0]
+    arrays_only = JoinedSource([arrays(30, 2), arrays(50, 1)])
+    assert np.array_equal(arrays_only.order(3, 1), permutation(3, 1, 80))  # as of any other source
+
+
+def test_damage_of_each_source_is_told(joined, monkeypatch):
+    monkeypatch.setattr(ArraySource, "damage", lambda source: {source.where: "damaged"})
+    assert set(joined.damage()) == {"made-1", "made-2"}

@@ -11,11 +11,12 @@ from vitreous.config.data import Augment, Preprocess, View
 from vitreous.data.augment import eval_view, normalise, shrink, train_view
 from vitreous.data.batch import Batch
 from vitreous.data.builtin import builtin_data
+from vitreous.data.joined import JoinedSource
 from vitreous.data.loader import MIN_IMAGES_FOR_WORKERS, Loader, choose_workers
 from vitreous.data.opening import open_data
 from vitreous.data.packed import ArraySource
 from vitreous.data.rng import generator, sample_keys
-from vitreous.data.source import JoinedSource, Source
+from vitreous.data.source import Source
 from vitreous.errors import UserError
 
 SIZE = Preprocess(size=(32, 32), crop=0.9)
@@ -215,7 +216,7 @@ def test_a_subset_is_judged_by_the_whole_data(tmp_path: Path):
         (tmp_path / "a" / f"{number:03}.jpg").write_text("not an image")
     source = open_data(tmp_path).train
     few = source.subset(range(20))
-    for given in (few, few.with_labels(few.labels, few.classes), JoinedSource([few], few.labels, few.classes)):
+    for given in (few, few.with_labels(few.labels, few.classes), JoinedSource([few])):
         assert given.total == 400
         for augment in (None, Augment()):
             loader = Loader(given, SIZE, augment, batch_size=20)

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Literal, Self
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
@@ -103,6 +102,11 @@ class Source(ABC):
         """The indices of all images in the order of an epoch of training, a pure function of seed and epoch."""
         return permutation(seed, epoch, len(self))
 
+    @property
+    def has_own_order(self) -> bool:
+        """Whether `order` is another than a permutation of all, because reading nearly in sequence is faster."""
+        return False
+
     def expect(self, indices: Index, keep_pending: bool = False) -> None:  # noqa: B027  most sources have nothing to do
         """Hear which images are read next: those that lie far away can be fetched at once.
 
@@ -120,10 +124,10 @@ class Source(ABC):
         found.soft = None if self.soft is None else self.soft[chosen]
         return found
 
-    def with_labels(self, labels: Labels, classes: tuple[str, ...]) -> Self:
-        """The same images with other labels (n,), and no soft targets any more."""
+    def with_labels(self, labels: Labels, classes: tuple[str, ...], soft: Probabilities | None = None) -> Self:
+        """The same images with other labels (n,) and soft targets (n, K), none unless they are given."""
         found = copy(self)
-        found.labels, found.classes, found.soft = labels, classes, None
+        found.labels, found.classes, found.soft = labels, classes, soft
         return found
 
     def relabelled(self, classes: Sequence[str]) -> Source:
@@ -138,86 +142,6 @@ class Source(ABC):
             )
         table = np.array([number.get(name, -1) for name in self.classes] + [-1], dtype=np.int64)
         return self.with_labels(table[self.labels], tuple(classes))
-
-
-class JoinedSource(Source):
-    """The images of several sources, one source after the other; some may come several times."""
-
-    def __init__(
-        self, parts: Sequence[Source], labels: Labels, classes: tuple[str, ...], soft: Probabilities | None = None
-    ) -> None:
-        """labels (n,), soft (n, K): of all images of the parts."""
-        self.parts, self.labels, self.classes, self.soft = tuple(parts), labels, classes, soft
-        self._starts = np.cumsum([0, *(len(part) for part in parts)])
-        self._rows = np.arange(self._starts[-1])
-
-    def _locate(self, indices: Index) -> tuple[Index, Index]:
-        """(n,) the parts that hold images, and (n,) their numbers there."""
-        rows = self._rows[indices]
-        owners = np.searchsorted(self._starts, rows, side="right") - 1
-        return owners, rows - self._starts[owners]
-
-    def _one(self, index: int) -> tuple[Source, int]:
-        (owner,), (own,) = self._locate(np.array([index]))
-        return self.parts[owner], int(own)
-
-    @property
-    def total(self) -> int:
-        return sum(part.total for part in self.parts)
-
-    def name(self, index: int) -> str:
-        part, own = self._one(index)
-        return part.name(own)
-
-    def key(self, index: int) -> str:
-        """The number of its source, and its key there: two sources may have the same names."""
-        (owner,), (own,) = self._locate(np.array([index]))
-        return f"{owner}/{self.parts[owner].key(int(own))}"
-
-    def read(self, index: int, *, channels: int = 3, at_least: int | None = None) -> Image.Image:
-        part, own = self._one(index)
-        return part.read(own, channels=channels, at_least=at_least)
-
-    def header(self, index: int) -> Header:
-        part, own = self._one(index)
-        return part.header(own)
-
-    def content(self, index: int) -> bytes:
-        part, own = self._one(index)
-        return part.content(own)
-
-    def encoded(self, index: int) -> bytes:
-        part, own = self._one(index)
-        return part.encoded(own)
-
-    def size(self, index: int) -> int:
-        part, own = self._one(index)
-        return part.size(own)
-
-    @property
-    def shape(self) -> tuple[int, int, int] | None:
-        shapes = {part.shape for part in self.parts}
-        return shapes.pop() if len(shapes) == 1 else None
-
-    def gather(self, indices: Index) -> Tensor:
-        assert self.shape is not None
-        owners, own = self._locate(indices)
-        found = torch.empty((len(owners), *self.shape), dtype=torch.uint8)
-        for number, part in enumerate(self.parts):
-            mine = owners == number
-            found[torch.from_numpy(mine)] = part.gather(own[mine])
-        return found
-
-    def expect(self, indices: Index, keep_pending: bool = False) -> None:
-        """Tell each source which of its own are read next, in the order of all."""
-        owners, own = self._locate(indices)
-        for run in np.split(np.arange(len(owners)), np.flatnonzero(np.diff(owners)) + 1):
-            if len(run):
-                self.parts[owners[run[0]]].expect(own[run], keep_pending)
-                keep_pending = True
-
-    def damage(self) -> dict[str, str]:
-        return {name: why for part in self.parts for name, why in part.damage().items()}
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.data.decode import ImageError
+from vitreous.data.joined import JoinedSource
 from vitreous.data.shards.source import ShardSource
-from vitreous.data.source import Data, JoinedSource, Source, Split
+from vitreous.data.source import Data, Source, Split
 from vitreous.errors import UserError
 
 MAX_SEEN_IMAGES = 2_000_000  # of which hashes are kept: 16 MB

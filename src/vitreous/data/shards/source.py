@@ -75,6 +75,10 @@ class ShardSource(Source):
     def size(self, index: int) -> int:
         return int(self.index.rows.length[int(self._rows[index])])
 
+    @property
+    def has_own_order(self) -> bool:
+        return True
+
     def order(self, seed: int, epoch: int) -> Index:
         """Shards in a random order, some side by side, each from its start to its end, but for the buffer."""
         count = len(self)

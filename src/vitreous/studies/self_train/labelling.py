@@ -20,8 +20,9 @@ from torch import Tensor
 from vitreous.callbacks import Callbacks
 from vitreous.data.batch import Rows
 from vitreous.data.folder import FolderSource
+from vitreous.data.joined import JoinedSource
 from vitreous.data.pseudo_labels import Choice, choose_labels
-from vitreous.data.source import Data, JoinedSource, Labels, Probabilities, Source, random_subset
+from vitreous.data.source import Data, Labels, Probabilities, Source, random_subset
 from vitreous.errors import UserError
 from vitreous.evaluation.calibration import fit_temperature
 from vitreous.inputs import read_json, utf8_text
@@ -266,10 +267,6 @@ def _join(context: SelfTrainContext, labelling: Labelling, choice: Choice) -> So
     train, classes = context.labelled.train, context.labelled.classes
     times = max(1, int(np.ceil(MIN_LABELLED_FRACTION / (1 - MIN_LABELLED_FRACTION) * len(rows) / len(train))))
     again = train.subset(np.tile(np.arange(len(train)), times))
-    labels = np.concatenate([again.labels, choice.labels[rows]])
-    soft: Probabilities | None = None
-    if context.request.pseudo_labels == "soft":
-        certain = np.eye(len(classes), dtype=np.float32)[again.labels]
-        soft = np.concatenate([certain, labelling.probabilities[rows]])
+    soft = labelling.probabilities[rows] if context.request.pseudo_labels == "soft" else None
     others = context.unlabelled.subset(labelling.index[rows])
-    return JoinedSource([again, others], labels, classes, soft)
+    return JoinedSource([again, others.with_labels(choice.labels[rows], classes, soft)])

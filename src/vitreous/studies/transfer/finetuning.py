@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from vitreous.config.train import Training
 from vitreous.data.datasets.vtab import vtab_1k
-from vitreous.data.source import Data, JoinedSource, Source, Split, random_subset
+from vitreous.data.joined import JoinedSource
+from vitreous.data.source import Data, Source, Split, random_subset
 from vitreous.errors import UserError
 from vitreous.inference.engine import open_in_torch
 from vitreous.inference.evaluation import measure_classifier
@@ -91,13 +90,12 @@ def _fine_tune_1k(context: TransferContext, task: OpenTask, seconds: float | Non
     """Trials on 800 images, validated on 200, choose; then all 1,000 are learned. No trial without a budget."""
     vtab, classes = task.vtab, task.data.classes
     cut = vtab_1k(task.data, task.name, None if vtab is None else vtab.train_percent)
-    labels = np.concatenate([cut.train.labels, cut.val.labels])
-    every = Data({"train": JoinedSource([cut.train, cut.val], labels, classes)}, classes)
+    every = Data({"train": JoinedSource([cut.train, cut.val])}, classes)
     digests = {"train": source_digest(cut.train), "val": source_digest(cut.val), "vtab-1k": cut.digest}
     place, start = context.folder / "runs" / f"{task.name}-vtab-1k", StartFeatures()
     if seconds is None:
         result = _train(context, task, place / "final", every, recipe="vtab", features=start)
-        return FineTuned((result,), place / "final", digests, len(labels))
+        return FineTuned((result,), place / "final", digests, len(every.train))
     tried: dict[float, FitResult] = {}
     quality: dict[float, tuple[float, float]] = {}
     trials: list[TransferTrial] = []
@@ -123,7 +121,7 @@ def _fine_tune_1k(context: TransferContext, task: OpenTask, seconds: float | Non
     best = max(tried, key=quality.__getitem__)
     left = (1 - TRIAL_FRACTION * len(LEARNING_RATES)) * seconds
     result = _train(context, task, place / "final", every, best, left, features=start)
-    return FineTuned((*tried.values(), result), place / "final", digests, len(labels), tuple(trials))
+    return FineTuned((*tried.values(), result), place / "final", digests, len(every.train), tuple(trials))
 
 
 def _fine_tune_full(context: TransferContext, task: OpenTask, seconds: float | None) -> FineTuned:
