@@ -32,6 +32,7 @@ from support.extensions import (
     quadrant_objective,
     token_length,
     torchvision_format,
+    tsv_format,
 )
 from support.killing import check_killed_and_resumed
 from support.serving import opened
@@ -39,7 +40,8 @@ from vitreous.callbacks import Callbacks
 from vitreous.config.server import ServerSettings
 from vitreous.data.augment import normalise
 from vitreous.data.batch import Batch, ViewBatch
-from vitreous.data.opening import open_images
+from vitreous.data.formats import DATA_FORMATS
+from vitreous.data.opening import open_data, open_every_image, open_images
 from vitreous.data.view import Sample, make_view
 from vitreous.evaluation.classify import METRICS, ClassificationResult
 from vitreous.explain.analysis.depth_measures import DEPTH_MEASURES
@@ -306,6 +308,41 @@ def test_the_format_is_read_and_written(tmp_path, torchvision_vit):
         vitreous.export_weights(imported.bundle, tmp_path / "other", to="nowhere")
 
 
+# A data format
+
+
+@pytest.fixture
+def tsv(images, monkeypatch):
+    monkeypatch.setitem(DATA_FORMATS, "tsv", tsv_format.FORMAT)
+    path = images / "list.tsv"
+    path.write_text("".join(f"{p.relative_to(images)}\t{p.parent.name}\n" for p in sorted(images.glob("*/*.png"))))
+    yield path
+    path.unlink()
+
+
+def test_the_data_format_takes_at_most_30_lines():
+    assert len((HERE / "support" / "extensions" / "tsv_format.py").read_text().splitlines()) <= 30
+
+
+def test_the_data_format_is_opened_by_every_command(images, tsv):
+    data, folder = open_data(tsv), open_data(images)
+    assert data.classes == folder.classes == ("plain", "square")
+    assert [data.train.key(i) for i in range(40)] == [folder.train.key(i) for i in range(40)]
+    assert data.train.labels.tolist() == folder.train.labels.tolist()
+    (source,), _ = open_every_image(tsv)  # as predict does
+    assert len(source) == 40
+    found = json.loads(run_command("inspect", tsv, "--json").stdout)
+    assert (found["images"], found["classes"]) == (40, ["plain", "square"])
+
+
+def test_the_data_format_is_in_the_help_and_in_refusals(tmp_path, tsv):
+    for verb in ("fit", "inspect", "evaluate"):
+        shown = " ".join(re.sub("[│╭╮╰╯─]", " ", run_command(verb, "--help").stdout).split())
+        assert "MNIST files, a .tsv," in shown
+    (tmp_path / "x.txt").write_text("a")
+    check_refused(run_command("fit", tmp_path / "x.txt"), "x.txt", "a .tsv")
+
+
 # A verb
 
 
@@ -488,7 +525,7 @@ def test_the_method_is_on_the_servers_page(bundle, images, gradient):
 def test_the_code_on_the_page_is_the_code_that_runs(subtests):
     page = (HERE.parent / "docs" / "extend.md").read_text()
     blocks = re.findall(r"^( *)```python\n(.*?)^ *```", page, re.S | re.M)
-    assert len(blocks) == 19
+    assert len(blocks) == 21
     files = [path.read_text() for path in (HERE / "support" / "extensions").glob("*.py")]
     for number, (indent, block) in enumerate(blocks):
         code = "".join(line.removeprefix(indent) for line in block.splitlines(keepends=True))

@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Generic, ParamSpec, TypeVar, get_origin, get_t
 
 from vitreous.arguments import bind, check_values, choices_of, union_members
 from vitreous.callbacks import Callbacks, Progress
+from vitreous.data.formats import format_titles
 from vitreous.interrupt import received_signal
 
 P = ParamSpec("P")
@@ -126,7 +127,7 @@ def arguments_of(verb: type[Verb[Any]], *, in_command: bool = False) -> dict[str
     for name in (name for name in dict.fromkeys(order) if name in known):
         field = known[name]
         default = field.default if field.default_factory is MISSING else field.default_factory()
-        metavar, text = _option(docs.get(name, ""), hints[name])
+        metavar, text = _option(docs.get(name, "").replace("{formats}", format_titles()), hints[name])
         found[name] = Argument(name, hints[name], default, metavar, text, positional=not field.kw_only)
     return found
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from vitreous.data.builtin import builtin_data
-from vitreous.data.datasets.store import PREFIX, open_dataset_folder, open_named
+from vitreous.data.datasets.store import PREFIX, open_named
 from vitreous.data.decode import IMAGE_SUFFIXES
 from vitreous.data.folder import (
     FolderSource,
@@ -22,8 +22,7 @@ from vitreous.data.folder import (
     open_folder,
     open_unlabelled_folder,
 )
-from vitreous.data.lists import open_list, open_paths
-from vitreous.data.packed import open_npz, open_packed_folder
+from vitreous.data.formats import format_of, format_titles, loaded, open_known
 from vitreous.data.shards.opening import is_shards, open_shards
 from vitreous.data.source import Data, NoClassesError, Source, Split
 from vitreous.errors import UserError
@@ -33,29 +32,19 @@ log = logging.getLogger("vitreous")
 
 BUILTIN = "builtin"
 
-# By the suffix of a file, in lower case.
-FILE_READERS: dict[str, Callable[[Path], Data]] = {
-    ".csv": open_list,
-    ".jsonl": open_list,
-    ".ndjson": open_list,
-    ".npz": open_npz,
-}
-
 
 def open_data(path: str | Path, *, labelled: bool = True) -> Data:
     """The dataset at `path`, recognised by what is there.
 
     - a folder with a folder for each class, by itself or in each of train, val and test;
-    - a .csv or .jsonl file with path, label and perhaps split;
-    - a folder of CIFAR-10 or CIFAR-100, binary or python version, or of MNIST-style idx files, packed by gzip or not;
-    - an .npz file with x_train, y_train..., train_images, train_labels..., or images, labels;
+    - a row of `DATA_FORMATS`: a list, arrays, CIFAR or MNIST files, a folder that `data get` made;
     - WebDataset shards: a folder of tar files, a pattern such as train-{000..009}.tar, or an address of them;
-    - a folder that `vitreous data get` made, or `data:NAME` for the one of that name; one task of VTAB-1k in its lists.
+    - `data:NAME` for a dataset that `data get` brought.
 
     labelled: False takes any folder of files as images without labels; only train, val and test folders stay apart.
     """
     if not str(path):
-        raise UserError("data: an empty path; give a folder, a .csv, a .jsonl or an .npz file.")
+        raise UserError(f"data: an empty path; give a folder, {format_titles()}.")
     if isinstance(path, str) and path.startswith(PREFIX):
         return open_named(path)
     try:
@@ -66,13 +55,12 @@ def open_data(path: str | Path, *, labelled: bool = True) -> Data:
             kind = file_kind(path.stat().st_mode)
         except ValueError as error:  # a name with a null byte
             raise UserError(f"{str(path)!a}: cannot be read ({error}); check the path.") from None
-        if kind == "file" and (reader := FILE_READERS.get(path.suffix.lower())):
-            return reader(path)
+        if kind in ("file", "folder") and (known := open_known(path, folder=kind == "folder")) is not None:
+            return known
         if kind == "folder":
-            known = open_dataset_folder(path) or open_packed_folder(path)
-            return known or (open_folder(path) if labelled else open_unlabelled_folder(path))
+            return open_folder(path) if labelled else open_unlabelled_folder(path)
         what = "not a known kind of data" if kind == "file" else f"this is a {kind}, not data"
-        raise UserError(f"{path}: {what}; give a folder, a .csv, a .jsonl or an .npz file.")
+        raise UserError(f"{path}: {what}; give a folder, {format_titles()}.")
     except PermissionError as error:
         raise UserError(f"{error.filename or path}: no permission to read it; change its mode or owner.") from None
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -113,7 +101,7 @@ def open_unlabelled(data: str | Path) -> tuple[Source, tuple[str, ...]]:
 
 def is_dataset_name(data: str | Path) -> bool:
     """Whether it names images by a list, an archive or a dataset's name, not by a file or folder of their own."""
-    return str(data) == BUILTIN or str(data).startswith(PREFIX) or Path(data).suffix.lower() in FILE_READERS
+    return str(data) == BUILTIN or str(data).startswith(PREFIX) or format_of(Path(data)) is not None
 
 
 def open_every_image(data: str | Path) -> tuple[tuple[Source, ...], tuple[str, ...]]:
@@ -127,8 +115,8 @@ def open_every_image(data: str | Path) -> tuple[tuple[Source, ...], tuple[str, .
             return (images_below(path.absolute(), walk),), walk.remarks(path)
     elif path.suffix.lower() in IMAGE_SUFFIXES:
         return (one_image(path.absolute()),), ()
-    elif FILE_READERS.get(path.suffix.lower()) is open_list and path.is_file():
-        return (open_paths(path.absolute()),), ()
+    elif (row := format_of(path)) and row.open_images and path.is_file():
+        return (loaded(row.open_images)(path.absolute()),), ()
     opened = (
         builtin_data() if data == BUILTIN else open_data(path.absolute() if path.exists() else data, labelled=False)
     )

@@ -24,7 +24,7 @@ class CompareRequest:
     """Models to train, or to measure as they are, on the same data."""
 
     data: str | Path
-    """DATA: A folder with one subfolder per class, a .csv, .jsonl or .npz, CIFAR or MNIST files, shards, data:NAME, or
+    """DATA: A folder with one subfolder per class, {formats}, shards, data:NAME, or
     the word builtin."""
     _: KW_ONLY
     models: Sequence[str | Path]
@@ -83,7 +83,7 @@ class SelfTrainRequest(LabelledRequest):
     """A teacher, and rounds of students."""
 
     labelled: str | Path
-    """LABELLED: A folder with one subfolder per class, a .csv, .jsonl or .npz, CIFAR or MNIST files."""
+    """LABELLED: A folder with one subfolder per class, {formats}."""
     unlabelled: str | Path
     """UNLABELLED: A folder of images, sorted or not, or any other data; labels are not looked at, and copies of
     labelled images are left out."""

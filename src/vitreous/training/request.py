@@ -85,7 +85,7 @@ class FitRequest(LabelledRequest):
     """What a training with labels, or any other that a recipe describes, can be asked for."""
 
     data: str | Path
-    """DATA: A folder with one subfolder per class, a .csv, .jsonl or .npz, CIFAR or MNIST files, shards, data:NAME, or
+    """DATA: A folder with one subfolder per class, {formats}, shards, data:NAME, or
     the word builtin."""
     _: KW_ONLY
     distill: str | Path | None = None
@@ -146,7 +146,7 @@ class PretrainRequest(TrainingRequest):
     """What a training without labels can be asked for."""
 
     data: str | Path
-    """DATA: A folder of images, with or without class folders, a .csv, .jsonl or .npz, CIFAR or MNIST files, shards,
+    """DATA: A folder of images, with or without class folders, {formats}, shards,
     data:NAME, or the word builtin. Labels are not learned from."""
     _: KW_ONLY
     method: str = "mae"

@@ -49,7 +49,7 @@ class Analyze(PreprocessOption, WorkersOption, Verb[Analysis]):
     """MODEL ...: Bundles, run folders, or anything that `vitreous import` reads, with or without a classifier."""
     _: KW_ONLY
     data: str | Path | Data
-    """DATA: A folder with one subfolder per class, a CSV or JSONL list, packed data, shards, data:NAME, or builtin.
+    """DATA: A folder with one subfolder per class, {formats}, shards, data:NAME, or builtin.
     Images without labels will do; what needs labels is then left out."""
     out: str | Path
     """FOLDER: The folder to write to. An earlier analysis in it is replaced, other files are not."""
@@ -202,7 +202,7 @@ class ScoreExplanations(PreprocessOption, SplitOption, Verb["ExplanationScores"]
     """MODEL: A bundle, a run folder, a published name such as s16, or anything that `vitreous import` reads; it needs a
     classifier."""
     data: str | Path | Data
-    """DATA: Images, with or without labels: a folder, a CSV or JSONL list, packed data, shards, data:NAME, or
+    """DATA: Images, with or without labels: a folder, {formats}, shards, data:NAME, or
     builtin."""
     _: KW_ONLY
     methods: Sequence[Method] | None = None

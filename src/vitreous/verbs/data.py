@@ -215,7 +215,7 @@ class Inspect(Verb["HealthReport"]):
     """Check data before training: counts, sizes, unreadable files, duplicates, leaks between splits."""
 
     data: str | Path | Data
-    """DATA: A folder with one subfolder per class, a CSV or JSONL list, packed data, shards, data:NAME, or builtin."""
+    """DATA: A folder with one subfolder per class, {formats}, shards, data:NAME, or builtin."""
     json_help: ClassVar[str] = "Print one JSON object with everything."
 
     def run(self) -> HealthReport:

@@ -34,7 +34,7 @@ class Evaluate(MergeOption, EngineOptions["Evaluation | CorruptionEvaluation"], 
     """Measure a model on labelled images: accuracy, calibration, each class, confusions, corruptions."""
 
     data: str | Path | Data
-    """DATA: A folder with one subfolder per class, a CSV or JSONL list, packed data, shards, data:NAME, or builtin.
+    """DATA: A folder with one subfolder per class, {formats}, shards, data:NAME, or builtin.
     Classes are matched to the model's labels by name; for ImageNet's classifiers also by WordNet id or number."""
     _: KW_ONLY
     label_sets: str | Path | None = None

@@ -114,7 +114,7 @@ class Probe(EngineOptions["ProbeResult"], WorkersOption):
     """
 
     data: str | Path | Data
-    """DATA: A folder with one subfolder per class, a CSV or JSONL list, packed data, shards, data:NAME, or builtin.
+    """DATA: A folder with one subfolder per class, {formats}, shards, data:NAME, or builtin.
     Accuracy is measured on the test split; if there is none, on val, or on a fifth of the images."""
     _: KW_ONLY
     protocol: Literal["knn", "linear", "fewshot"] = "knn"
