@@ -35,6 +35,6 @@ def fake_clock(step_seconds=0.5, reading_seconds=1e-4):
             if name.startswith("vitreous.") and vars(module).get("time") is time:
                 patch.setattr(module, "time", fake)
         patch.setattr("vitreous.distributed.meter._cpu_seconds", read)
-        for module in ("vitreous.training.deadline", "vitreous.training.loop"):
+        for module in ("vitreous.studies.timing", "vitreous.training.loop"):
             patch.setattr(f"{module}.train_step", slow_step)
         yield read

@@ -222,7 +222,7 @@ def _plain_callbacks() -> Iterator[ProgressFunctions]:
 
     def step(event: Event) -> None:
         text = metrics.text(event)
-        if reminder.due():
+        if reminder.due() or event.step == event.steps:
             message(f"step {event.step:,} of {event.steps:,}  {text}{reminder.left(event.step, event.steps, 'steps')}")
 
     def counted(number: Callable[[int], str]) -> NamedProgress:
@@ -300,7 +300,8 @@ class MetricsText:
             if name in SHOWN_METRICS:
                 seen[SHOWN_METRICS[name]] = value
         metrics = "  ".join(f"{name} {value:.3f}" for name, value in seen.items())
-        speed = f"  {event.images_per_second:.0f} images/s" if event.images_per_second else ""
+        rate = event.images_per_second
+        speed = f"  {rate:.{0 if rate >= 10 else 1 if rate >= 1 else 2}f} images/s" if rate else ""
         text = f"epoch {event.epoch + 1}  {metrics}{speed}"
         return f"COLLAPSED, see above  {text}" if "collapsed" in event.record else text
 

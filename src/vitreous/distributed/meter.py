@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from vitreous.distributed.world import SINGLE_PROCESS, World
@@ -21,6 +22,7 @@ class Cost:
     images: int = 0  # seen in training
     flops: float = 0.0  # of the training steps, forward and backward; 0 where they are not counted
     joules: float | None = None  # of the processor packages, where the machine tells it
+    stages: dict[str, float] = field(default_factory=dict)  # seconds of each stage, in their order
 
     def __add__(self, other: Cost) -> Cost:
         joules = None if self.joules is None and other.joules is None else (self.joules or 0) + (other.joules or 0)
@@ -30,6 +32,7 @@ class Cost:
             self.images + other.images,
             self.flops + other.flops,
             joules,
+            dict(Counter(self.stages) + Counter(other.stages)),
         )
 
 
@@ -42,12 +45,17 @@ class Meter:
         self.before = Cost()
         self._start = time.monotonic() if began is None else began
         self._cpu = _cpu_seconds() if began is None else 0.0
+        self._stages: dict[str, float] = {}
         self._folder, self._energy, self._microjoules = energy, _counters(energy), 0
 
     @property
     def seconds(self) -> float:
         """Since the start, without `before`."""
         return time.monotonic() - self._start
+
+    def end_stage(self, name: str) -> None:
+        """The time since the last stage ended belongs to this one. A stage may come several times."""
+        self._stages[name] = self._stages.get(name, 0.0) + self.seconds - sum(self._stages.values())
 
     def spent(self, world: World = SINGLE_PROCESS) -> Cost:
         """The cost, without images and FLOPs. Call it now and then, because energy counters wrap. world: the processes
@@ -59,7 +67,7 @@ class Meter:
         self._energy = now
         joules = self._microjoules / 1e6 if now else None
         core_seconds = world.size * world.mean_number(_cpu_seconds() - self._cpu)
-        return self.before + Cost(self.seconds, core_seconds / 3600, joules=joules)
+        return self.before + Cost(self.seconds, core_seconds / 3600, joules=joules, stages=dict(self._stages))
 
 
 def _cpu_seconds() -> float:

@@ -15,9 +15,8 @@ from vitreous.data.source import Source, random_subset
 from vitreous.model.family import build_network
 from vitreous.objectives.build import build_objective
 from vitreous.objectives.objective import Setting
-from vitreous.training.deadline import step_seconds
 from vitreous.training.start import Runtime, training_loader
-from vitreous.training.step import Learner
+from vitreous.training.step import Learner, train_step
 
 TIMED_IMAGES, MAX_TIMED_IMAGES = 16, 256  # images at once, and in all
 TIMING_SECONDS = 1.5  # after which the time of an image or a step is known well enough
@@ -56,4 +55,10 @@ def _timed(training: Training, source: Source, runtime: Runtime) -> float:
     learner = Learner(build_objective(network, training.objective, setting), training, runtime.world)
     with closing(training_loader(source, training, runtime.workers)) as loader:
         batches = chain.from_iterable(loader.batches(epoch) for epoch in count())
-        return step_seconds(learner, batches, 0.5, TIMING_SECONDS)
+        train_step(learner, next(batches), 0, 0.5, 0.5)  # which warms up
+        started = time.perf_counter()
+        for steps, batch in enumerate(batches, start=1):
+            train_step(learner, batch, steps, 0.5, 0.5)
+            if runtime.world.any_rank(time.perf_counter() - started > TIMING_SECONDS):
+                break
+        return (time.perf_counter() - started) / steps

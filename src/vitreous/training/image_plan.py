@@ -23,22 +23,23 @@ from vitreous.data.source import Data, Split
 from vitreous.distributed.world import World
 from vitreous.evaluation.features import compute_features
 from vitreous.evaluation.probe import LabelledFeatures
+from vitreous.model.family import count_flops
 from vitreous.training.deadline import (
     MARGIN,
     MAX_MEASURING,
     MAX_SLOWDOWN,
-    MIN_TIMED_STEPS,
     Deadline,
     Reserved,
     format_budget,
 )
+from vitreous.training.step import StepSchedule, training_work
 
 MIN_IMAGES = 16  # validation or test images that are processed however short the time is
 PROBE_PASSES = 4
 """Over the validation images after a classifier on frozen features: for its strength, at the start, once between the
 steps, and at the end."""
-MIN_STEPS_AFTER_PROBE = 10  # fewer steps change little and cost an evaluation
-TIMING_SECONDS = 1.0  # after which the cost of an image is known well enough
+MIN_STEPS_AFTER_PROBE = 4  # fewer steps change little and cost an evaluation
+TIMING_SECONDS = 1.0  # of a warm network, after which the cost of an image is known well enough
 
 ImageFunction = Callable[
     [Tensor], Tensor
@@ -54,7 +55,7 @@ class ImageWork:
     test: int
     passes: int  # over the validation images, at least
     min_features: int = 1  # training images that the classifier needs at least
-    step_images: int = 0  # images of the fewest steps worth taking
+    step_images: int = 0  # forward passes that cost as much as the fewest steps worth taking
 
 
 def image_work(data: Data, training: Training) -> ImageWork:
@@ -62,8 +63,14 @@ def image_work(data: Data, training: Training) -> ImageWork:
     test = test if training.model.classes else 0  # without classes there is no accuracy
     if not training.probe:
         return ImageWork(0, val, test, passes=2, min_features=0)
-    steps = (MIN_TIMED_STEPS + MIN_STEPS_AFTER_PROBE) * training.batch_size
-    return ImageWork(len(data.train), val, test, PROBE_PASSES, min(len(data.train), len(data.classes)), steps)
+    images = int(MIN_STEPS_AFTER_PROBE * _forward_passes(training))
+    return ImageWork(len(data.train), val, test, PROBE_PASSES, min(len(data.train), len(data.classes)), images)
+
+
+def _forward_passes(training: Training) -> float:
+    """The forward passes of whole images that cost as much as the first step of a training."""
+    flops = training_work(training, training.batch_size, StepSchedule(1), 1).flops
+    return flops / count_flops(training.model)
 
 
 def reserve(data: Data, training: Training, subsets: dict[Split, int], deadline: Deadline, *, fixed: bool) -> Reserved:
@@ -75,11 +82,12 @@ def reserve(data: Data, training: Training, subsets: dict[Split, int], deadline:
     measuring = evaluation + seconds * test if training.model.classes else 0.0
     passes = PROBE_PASSES - 2 if training.probe else 0  # beside the last one
     return Reserved(
-        ending=measuring + deadline.writing,
+        writing=deadline.writing,
+        measuring=measuring,
         evaluation=evaluation,
         all_evaluations=MAX_MEASURING * deadline.seconds - measuring - passes * evaluation,
+        step=seconds * _forward_passes(training),
         min_steps=MIN_STEPS_AFTER_PROBE if training.probe else 1,
-        step=seconds * training.batch_size if training.probe else 0.0,
         fixed=fixed,
     )
 
@@ -107,9 +115,13 @@ class ImagePlan:
     full_budget: float  # seconds in which all of it fits
 
     @property
+    def has_steps(self) -> bool:
+        return self.training_seconds > self.min_training_seconds
+
+    @property
     def complete(self) -> bool:
         """Whether every image is processed, and there is time for steps."""
-        return not self.subsets and self.training_seconds > self.min_training_seconds
+        return not self.subsets and self.has_steps
 
     @property
     def subsets(self) -> dict[Split, int]:
@@ -167,16 +179,21 @@ class ImageEstimate:
     def __init__(self, work: ImageWork, deadline: Deadline, message: Callable[[str], None], fit: float = 0.0) -> None:
         self.work, self.deadline, self.message, self.fit = work, deadline, message, fit
         self.began, self._announced = deadline.now(), False
+        self._warm = 0, self.began  # images seen when all was warm, and when that was
         self.plan: ImagePlan
 
     def judge(self, seen: int, last: bool = False) -> bool:
         """Whether enough is known after so many images; `last`: there are no more, so it must be."""
-        deadline = self.deadline
-        taken = deadline.now() - self.began
-        deadline.seconds_per_image = taken / seen
-        costs = ImageCosts(self.began, deadline.seconds_per_image, deadline.writing, self.fit)
+        deadline, (before, warm) = self.deadline, self._warm
+        now = deadline.now()
+        if seen > before:
+            deadline.seconds_per_image = (now - warm) / (seen - before)
+        if not before:  # the first batch starts processes and warms up the network
+            self._warm = seen, now
+        spent = max(self.began, now - seen * deadline.seconds_per_image)  # what is cold counts once
+        costs = ImageCosts(spent, deadline.seconds_per_image, deadline.writing, self.fit)
         self.plan = plan_images(self.work, costs, deadline.seconds)
-        known = last or taken >= TIMING_SECONDS
+        known = last or (before > 0 and now - warm >= TIMING_SECONDS)
         if known and not self._announced and not self.plan.complete:
             self.message(describe_plan(self.plan, deadline.text))
             self._announced = True
@@ -222,14 +239,18 @@ def features_in_time(
     *,
     count: int | None,
     estimate: ImageEstimate | None,
+    needs_steps: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> tuple[LabelledFeatures, int]:
     """Features and labels of training images, class by class, and how many images of that order were seen. count: this
-    many, all if None. estimate: it is asked after each batch whether there is time for more."""
+    many, all if None. estimate: it is asked after each batch whether there is time for more. needs_steps: stop if there
+    will be no time for steps."""
     order = balanced_order(loader.source.labels, seed)[:count]
 
     def enough(seen: int) -> bool:
-        return estimate is not None and estimate.judge(seen) and seen >= estimate.plan.features
+        if estimate is None or not estimate.judge(seen):
+            return False
+        return seen >= estimate.plan.features or (needs_steps and not estimate.plan.has_steps)
 
     found, seen = compute_until(function, loader, order, batch_size, enough, progress)
     if estimate is not None:
@@ -238,10 +259,17 @@ def features_in_time(
 
 
 def logits_in_time(
-    function: ImageFunction, loader: Loader, deadline: Deadline, progress: Callable[[int], None] | None = None
+    function: ImageFunction,
+    loader: Loader,
+    deadline: Deadline,
+    *,
+    planned: int,
+    after: int = 0,
+    progress: Callable[[int], None] | None = None,
 ) -> tuple[LabelledFeatures, Index]:
-    """Logits and labels of images, and which were seen, row by row: all, or as many as there is time for. Where an
-    image takes longer now than it took before, so will writing."""
+    """Logits and labels of images, and which were seen, row by row: as many as planned and then as there is time for,
+    fewer if the time is up. after: images that are measured next. Where an image takes longer now than it took before,
+    so will they and the writing."""
     first = 0, 0.0
 
     def late(seen: int) -> bool:
@@ -251,7 +279,8 @@ def logits_in_time(
             first = seen, now
         expected = (seen - first[0]) * deadline.seconds_per_image
         slowness = min(MAX_SLOWDOWN, max(1.0, (now - first[1]) / expected)) if expected else 1.0
-        return now > deadline.seconds - slowness * deadline.writing
+        reserved = deadline.writing + (after * deadline.seconds_per_image if seen >= planned else 0.0)
+        return now > deadline.seconds - slowness * reserved
 
     order = np.arange(len(loader.source), dtype=np.int64)
     return compute_until(function, loader, order, loader.batch_size, late, progress)

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ from vitreous.errors import UserError
 from vitreous.evaluation.classify import ClassificationResult, score_classes
 from vitreous.evaluation.features import compute_features
 from vitreous.evaluation.probe import LabelledFeatures, seconds_per_image
+from vitreous.inputs import counted
 from vitreous.model.family import count_flops, inference_batch
 from vitreous.model.network import Network
 from vitreous.objectives.build import build_objective
@@ -51,6 +53,7 @@ from vitreous.training.start import (
     split_for,
     starting_network,
     whiten,
+    with_crop_of_weights,
 )
 from vitreous.training.starting_weights import choose_weights, open_chosen, wants_weights
 from vitreous.training.step import training_work
@@ -139,10 +142,12 @@ class Labelled:
     def start(self, context: Context, opened: Opened, loader: Loader, saved: RunConfig | None, resumed: bool) -> Start:
         """New or from weights; then whitened, or with a classifier on frozen features, where the recipe says so."""
         # the teacher first, so that what it takes is known when the rest of a budget is planned
+        context.meter.end_stage("start")
         teacher_targets = None
         if opened.teacher is not None:
             how = (context.runtime.workers, context.deadline, context.callbacks)
             teacher_targets = prepare_teacher_targets(opened.teacher, opened.training, loader, *how)
+            context.meter.end_stage("teacher")
         training, data, world, base = opened.training, opened.data, context.world, opened.base
         subsets, probe = ({}, None) if saved is None else (dict(saved.subsets), saved.probe)
         if saved is None and self.validation is not None and self.validation.count < len(data.splits["val"]):
@@ -156,14 +161,16 @@ class Labelled:
         network = starting_network(training, None if resumed else base)
         validation: Loader | None = None
         if not resumed:
-            if base is not None and (note := crop_message(training, base)) is not None:
-                context.callbacks.message(note)
             if training.whiten and base is None:
                 whiten(network, training, data.train, context.runtime.workers)
             if training.probe:
-                probe, subsets, validation = self._fit_classifier(context, opened, loader, network, subsets)
+                training, probe, subsets, validation = self._fit_classifier(context, opened, loader, network, subsets)
+                opened = replace(opened, training=training)
+                context.meter.end_stage("classifier")
             elif context.deadline is not None:
                 subsets = self._time_images(context, opened, network, subsets, context.deadline)
+            if base is not None and (note := crop_message(training, base)) is not None:
+                context.callbacks.message(note)
         if validation is None and "val" in data.splits:
             validation = self._open_validation(context, opened, subsets)
         labels = torch.from_numpy(data.train.labels)
@@ -176,10 +183,10 @@ class Labelled:
             return objective.evaluate((batch.to(world.device) for batch in validation.batches()), world)
 
         reserved = None
-        if context.deadline is not None:
+        if context.deadline is not None and training.epochs:
             reserved = reserve(data, training, subsets, context.deadline, fixed=self.validation is not None)
         step, measured = context.callbacks.step, None if validation is None else evaluate
-        return Start(loader, objective, measured, step, reserved, self.on_plan, validation, probe, subsets)
+        return Start(training, loader, objective, measured, step, reserved, self.on_plan, validation, probe, subsets)
 
     def _subset(self, context: Context, opened: Opened, subsets: dict[Split, int], split: Split) -> Source:
         """The images of a split that are looked at: all, but with a budget a random subset where the time is short.
@@ -196,13 +203,15 @@ class Labelled:
 
     def _fit_classifier(
         self, context: Context, opened: Opened, loader: Loader, network: Network, subsets: dict[Split, int]
-    ) -> tuple[FrozenProbe, dict[Split, int], Loader | None]:
-        """Fit the classifier to features of the frozen network, computed once: a first answer within seconds."""
+    ) -> tuple[Training, FrozenProbe, dict[Split, int], Loader | None]:
+        """Fit the classifier to features of the frozen network, computed once: a first answer within seconds. The
+        training has no epochs if there is no time for steps after it."""
         began, data = context.meter.seconds, opened.data
         function = _on_device(network.to(context.world.device).eval().representation, context.world.device)
         validation, held_out, batch = None, None, inference_batch(opened.training.model)
         if self.features is None:
-            known, subsets = _features(context, opened, loader, batch, function, subsets)
+            training, known, subsets = _features(context, opened, loader, batch, function, subsets)
+            opened = replace(opened, training=training)
         if "val" in data.splits:
             validation = self._open_validation(context, opened, subsets)
             if self.features is None:
@@ -213,11 +222,12 @@ class Labelled:
                 context.deadline.seconds_per_image = self.features.seconds_per_image
         accuracy = fit_classifier(network, known, held_out, len(data.classes), opened.training.objective)
         taken = round(context.meter.seconds - began, 1)
-        if accuracy is not None:
+        if accuracy is not None and held_out is not None:
             context.callbacks.message(
-                f"A classifier on frozen features, after {taken:.0f} s: {accuracy:.1%} of the validation images right."
+                f"A classifier on frozen features, after {taken:.0f} s: {accuracy:.1%} of "
+                f"{counted(len(held_out[1]), 'validation image')} right."
             )
-        return FrozenProbe(taken, accuracy, subsets.get("train")), subsets, validation
+        return opened.training, FrozenProbe(taken, accuracy, subsets.get("train")), subsets, validation
 
     def _time_images(
         self, context: Context, opened: Opened, network: Network, subsets: dict[Split, int], deadline: Deadline
@@ -248,15 +258,24 @@ class Labelled:
         labels = data.classes if training.model.classes else ()
         measured: dict[Split, ClassificationResult] = {}
         unreadable, subsets = dict(loader.unreadable), dict(config.subsets)
-        for split in self.measured if outcome.finished and labels else ():
-            if split in data.splits:
-                source = self._subset(context, opened, subsets, split)
-                known = start.validation if split == "val" and not training.objective.evaluates_views else None
-                measured[split], tried = _measure_split(context, opened, network, split, source, known, unreadable)
-                if tried < len(source):  # the machine has become slower than it was when this was planned
-                    subsets[split] = tried
-                    if world.is_main:
-                        replace(config, subsets=subsets).write(context.folder)
+        splits = [split for split in self.measured if split in data.splits and outcome.finished and labels]
+        for split in splits:
+            known = start.validation if split == "val" and not training.objective.evaluates_views else None
+            planned, after = subsets.get(split, len(data.splits[split])), 0
+            source = self._subset(context, opened, subsets, split)
+            if context.deadline is not None and self.validation is None and (split == "test" or not config.steps):
+                # with a budget, as many images as there is time for
+                known, source = None, self._subset(context, opened, {}, split)
+                after = subsets.get("test", len(data.splits["test"])) if split == "val" and "test" in splits else 0
+            how = (source, known, unreadable, planned, after)
+            measured[split], tried = _measure_split(context, opened, network, split, *how)
+            if tried != planned:
+                subsets = {**subsets, split: tried}
+                if tried == len(data.splits[split]):
+                    del subsets[split]
+                if world.is_main:
+                    replace(config, subsets=subsets).write(context.folder)
+            context.meter.end_stage(SPLIT_NAMES[split])
         network.cpu()
         context.loaders.close()  # only when the processes have ended their time is known
         spent = context.meter.spent(world)
@@ -302,24 +321,32 @@ def _compute_all(context: Context, function: ImageFunction, loader: Loader, spli
 
 def _features(
     context: Context, opened: Opened, loader: Loader, batch: int, function: ImageFunction, subsets: dict[Split, int]
-) -> tuple[LabelledFeatures, dict[Split, int]]:
-    """Features and labels of the training images; with a budget, of as many as there is time for."""
-    training, total, world = opened.training, len(opened.data.train), context.world
+) -> tuple[Training, LabelledFeatures, dict[Split, int]]:
+    """Features and labels of the training images; with a budget, of as many as there is time for. If there is none for
+    steps after them, the training has no epochs, and images are seen as the weights saw them."""
+    training, total, world, deadline = opened.training, len(opened.data.train), context.world, context.deadline
     count = subsets.get("train")
-    told = _progress(context, "train", total if count is None else count)
+    progress = _progress(context, "train", total if count is None else count)
     if context.request.budget is None:
-        return compute_features(function, loader.plain_batches(batch, world=world), total, told, world=world), subsets
+        plain = loader.plain_batches(batch, world=world)
+        return training, compute_features(function, plain, total, progress, world=world), subsets
+    without_steps = replace(with_crop_of_weights(training, opened.base, context.request), epochs=0.0)
     estimate = None
-    if context.deadline is not None:
+    if deadline is not None:
         learn = world.on_main(lambda: seconds_per_image(training.model.features, len(opened.data.classes)))
-        estimate = ImageEstimate(image_work(opened.data, training), context.deadline, context.callbacks.message, learn)
-    found, looked = features_in_time(
-        function, loader, batch, training.seed, count=count, estimate=estimate, progress=told
-    )
+        estimate = ImageEstimate(image_work(opened.data, training), deadline, context.callbacks.message, learn)
+    needs_steps = without_steps.preprocess != training.preprocess
+    how: dict[str, Any] = {"count": count, "estimate": estimate, "progress": progress}
+    found, looked = features_in_time(function, loader, batch, training.seed, **how, needs_steps=needs_steps)
     if estimate is None:
-        return found, subsets
+        return training, found, subsets
+    if not estimate.plan.has_steps:
+        training = without_steps
+        if needs_steps:
+            with closing(plain_loader(opened.data.train, training, context.runtime.workers, world)) as loader:
+                found, looked = features_in_time(function, loader, batch, training.seed, **how)
     subsets = {split: count for split, count in estimate.plan.subsets.items() if split != "train"}
-    return found, {**subsets, "train": looked} if looked < total else subsets
+    return training, found, {**subsets, "train": looked} if looked < total else subsets
 
 
 def _measure_split(
@@ -330,19 +357,21 @@ def _measure_split(
     source: Source,
     validation: Loader | None,
     unreadable: dict[str, str],
+    planned: int,
+    after: int,
 ) -> tuple[ClassificationResult, int]:
     """How well the network does on these images of a split, and how many of them there was time for. validation: a
-    loader of these images that is open already. unreadable: gets the images that cannot be read. After a classifier on
-    frozen features, the val split first sets the temperature."""
+    loader of these images that is open already. unreadable: gets the images that cannot be read. planned, after: see
+    `logits_in_time`. After a classifier on frozen features, the val split first sets the temperature."""
     training, world = opened.training, context.world
     loader = plain_loader(source, training, context.runtime.workers, world) if validation is None else validation
     function, tried = _on_device(network.eval(), world.device), np.arange(len(source))
     try:
-        if split == "val" or context.deadline is None:
+        if context.deadline is None:
             logits, labels = _compute_all(context, function, loader, split)
         else:
-            told = _progress(context, split, len(source))
-            (logits, labels), tried = logits_in_time(function, loader, context.deadline, told)
+            told, how = _progress(context, split, len(source)), {"planned": planned, "after": after}
+            (logits, labels), tried = logits_in_time(function, loader, context.deadline, **how, progress=told)
     finally:
         unreadable.update(loader.unreadable)
         if validation is None:

@@ -79,7 +79,8 @@ class Loop:
         check_clock: Callable[[int], None] | None = None,
     ) -> None:
         """Without `evaluate`, or with `keep_last`, the last weights count as the best. `meter` is told what was spent
-        before an interruption. `check_clock` is called after each step and may replan the schedule."""
+        before an interruption. `check_clock` is called between a step and its evaluation, and may replan the schedule.
+        """
         self.meter, self.world = meter or Meter(), loader.world
         self.objective, self.loader, self.training, self.schedule = objective, loader, training, schedule
         self.check_clock, self.keep_last = check_clock, keep_last
@@ -142,6 +143,8 @@ class Loop:
                 return False
             with uninterrupted():
                 record = self._train_step(batch, totals)
+                if self.check_clock is not None:
+                    self.check_clock(self.step)
             evaluation = self._evaluate() if self._due() else None
             now = time.monotonic()
             if evaluation is None:
@@ -153,8 +156,6 @@ class Loop:
                 if self.step == self.steps or due:
                     self.save()
                     saved = time.monotonic()
-                if self.check_clock is not None:
-                    self.check_clock(self.step)
         return True
 
     def _due(self) -> bool:

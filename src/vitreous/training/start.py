@@ -204,6 +204,13 @@ def starting_network(training: Training, base: Bundle | None) -> Network:
     return network
 
 
+def with_crop_of_weights(training: Training, base: Bundle | None, request: FitRequest) -> Training:
+    """For a result without steps: only these make objects look larger than the weights know them."""
+    if base is None or "preprocess.crop" in request.overrides or training.preprocess.crop > base.preprocess.crop:
+        return training
+    return replace(training, preprocess=replace(training.preprocess, crop=base.preprocess.crop))
+
+
 def crop_message(training: Training, base: Bundle) -> str | None:
     """A message if the training crops another fraction of an image than the weights were trained with."""
     seen, came = training.preprocess.crop, base.preprocess.crop

@@ -45,8 +45,8 @@ class StepSchedule:
         return self._replans[1:]
 
     def replan(self, step: int, steps: int) -> None:
-        """From this step on, spread what is left of the training so that it ends after so many steps in all."""
-        assert self._replans[-1][0] <= step < steps
+        """From this step on, spread what is left of the training so that it ends after so many steps in all, or now."""
+        assert self._replans[-1][0] <= step <= steps
         self._replans.append((step, steps))
 
     def progress(self, step: int) -> float:

@@ -22,12 +22,13 @@ from vitreous.distributed.meter import Meter
 from vitreous.distributed.process_group import announce_failure
 from vitreous.distributed.world import World
 from vitreous.errors import UserError
+from vitreous.inputs import counted
 from vitreous.model.family import build_network
 from vitreous.model.lora import merge_lora
 from vitreous.model.network import Network
 from vitreous.objectives.objective import Objective
 from vitreous.storage.files import write_file
-from vitreous.training.deadline import Deadline, Replanner, Reserved, StepTimes, plan_steps
+from vitreous.training.deadline import Deadline, Replanner, Reserved, plan_steps
 from vitreous.training.folder import (
     RESULT,
     RunConfig,
@@ -48,8 +49,8 @@ from vitreous.training.teaching.teacher import MissingTeacher, Teacher
 from vitreous.weights.bundle import Bundle, load_bundle, save_bundle
 from vitreous.weights.seen_images import SeenImages, find_seen_images
 
-NO_STEPS = "The time that is left is too short to train further: the classifier on frozen features is the result."
-ONE_STEP = "With what is left to measure and to write, the time is up: one step is taken."
+NO_STEPS = "There is no time to train further: the result is the classifier on frozen features."
+ONE_STEP = "There is no time to train: one step is taken, which teaches next to nothing."
 
 MAX_HASHING = 0.03  # the fraction of a budget that may go to telling which images the training has seen
 
@@ -97,6 +98,7 @@ class Opened:
 class Start:
     """Everything before the first step."""
 
+    training: Training  # that of `Opened`, or without steps if there is no time for any
     loader: Loader
     objective: Objective
     evaluate: Evaluate | None  # what is measured now and then on the val split
@@ -170,8 +172,11 @@ def train(
         seen = world.on_main(lambda: _find_seen_images(context, opened, method.keep_last))
         loader = context.keep_open(training_loader(opened.data.train, opened.training, runtime.workers, world))
         start = method.start(context, opened, loader, saved, resumed)
-        config, times = (saved, None) if saved is not None else _plan(context, data, opened, start)
-        outcome, config = _take_steps(context, method.keep_last, start, config, times)
+        opened = replace(opened, training=start.training)
+        meter.end_stage("start")
+        config, replan = (saved, False) if saved is not None else _plan(context, data, opened, start)
+        outcome, config = _take_steps(context, method.keep_last, start, config, replan)
+        meter.end_stage("steps")
         # with a budget, the clock may have changed the steps
         training = replace(config.training, epochs=config.schedule.steps / loader.steps_per_epoch)
         network = build_network(training.model, seed=None)
@@ -180,11 +185,14 @@ def train(
         result, labels, card = method.measure(context, opened, start, config, network.eval(), outcome)
         if world.is_main:
             bundle = _write_bundle(context, opened, network, outcome, result, labels, card, seen)
-            if outcome.finished:
-                write_file(folder / RESULT, json.dumps(result.to_json(), indent=2) + "\n")
             if outcome.finished and method.page:
                 seconds = None if context.deadline is None else context.deadline.left()
                 write_run_page(folder, bundle, config, result, seconds)
+            meter.end_stage("writing")
+            total = meter.spent()
+            result = replace(result, spent=replace(result.spent, seconds=total.seconds, stages=total.stages))
+            if outcome.finished:
+                write_file(folder / RESULT, json.dumps(result.to_json(), indent=2) + "\n")
         return result
 
 
@@ -268,16 +276,18 @@ def _find_seen_images(context: TrainingContext[RequestT], opened: Opened, keep_l
     return seen if base is None or base.seen_images is None else seen.union(base.seen_images)
 
 
-def _plan(
-    context: TrainingContext[RequestT], data: Data, opened: Opened, start: Start
-) -> tuple[RunConfig, StepTimes | None]:
-    """The configuration with its number of steps, as the folder keeps it; with a budget, as many as fit."""
-    training, times, message = opened.training, None, context.callbacks.message
-    if context.deadline is not None and start.reserved is not None:
-        training, times = plan_steps(training, start.objective, start.loader, start.reserved, context.deadline)
-        if times is None:
-            message(NO_STEPS if training.epochs == 0 else ONE_STEP)
+def _plan(context: TrainingContext[RequestT], data: Data, opened: Opened, start: Start) -> tuple[RunConfig, bool]:
+    """The configuration with its number of steps, as the folder keeps it; with a budget a first guess, which is planned
+    again while the steps are taken, if there is time for some."""
+    training, replan, message = opened.training, False, context.callbacks.message
     steps = int(training.epochs and max(1, round(training.epochs * start.loader.steps_per_epoch)))
+    if context.deadline is not None:
+        if start.reserved is not None:
+            training, steps = plan_steps(training, start.reserved, context.deadline)
+            training = replace(training, epochs=steps / start.loader.steps_per_epoch)
+        replan = steps > 1
+        if not replan:
+            message(ONE_STEP if steps else NO_STEPS)
     config = RunConfig.of(
         context.request,
         training,
@@ -297,15 +307,17 @@ def _plan(
     if start.probe is not None and steps:
         frozen, layers = training.freeze, training.model.layers
         kept = f"; the first {frozen} of {layers} layers stay as they are" if frozen else ""
-        message(f"Training goes on from there for {steps:,} step{'s' if steps > 1 else ''}{kept}.")
-    return config, times
+        number = "as many steps as there is time for" if replan else counted(steps, "step")
+        message(f"Training goes on from there for {number}{kept}.")
+    return config, replan
 
 
 def _take_steps(
-    context: TrainingContext[RequestT], keep_last: bool, start: Start, config: RunConfig, times: StepTimes | None
+    context: TrainingContext[RequestT], keep_last: bool, start: Start, config: RunConfig, replan: bool
 ) -> tuple[Outcome, RunConfig]:
-    """Train to the end, or until it is stopped; what came of it, and the configuration with its last replanning."""
-    schedule = StepSchedule(config.steps, config.replans)
+    """Train to the end, or until it is stopped; what came of it, and the configuration with its last replanning.
+    replan: plan the number of steps again while they are taken."""
+    schedule, meter, deadline, replanner = StepSchedule(config.steps, config.replans), context.meter, None, None
 
     def replanned() -> RunConfig:
         return replace(config, replans=tuple(schedule.replans))
@@ -314,18 +326,29 @@ def _take_steps(
         if context.world.is_main:
             replanned().write(context.folder)
 
-    replanner = None
-    if times is not None and context.deadline is not None:
-        replanner = Replanner(schedule, times, context.deadline.now, write)
+    if replan and context.deadline is not None and start.reserved is not None:
+        deadline = context.deadline
+        replanner = Replanner(schedule, config.training, start.reserved, deadline, write)
+
+    def evaluate(objective: Objective) -> dict[str, float]:
+        assert start.evaluate is not None
+        meter.end_stage("steps")
+        began = 0.0 if deadline is None else deadline.now()
+        found = start.evaluate(objective)
+        if replanner is not None and deadline is not None:
+            replanner.evaluated(deadline.now() - began)
+        meter.end_stage("validation")
+        return found
+
     loop = Loop(
         start.objective,
         start.loader,
         config.training,
         schedule,
         context.folder,
-        evaluate=start.evaluate,
+        evaluate=None if start.evaluate is None else evaluate,
         keep_last=keep_last,
-        meter=context.meter,
+        meter=meter,
         check_clock=None if replanner is None else replanner.check,
     )
     with ExitStack() as stack:

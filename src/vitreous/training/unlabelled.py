@@ -89,9 +89,12 @@ class Unlabelled:
             subsets, seconds = _time_evaluation(context, opened, objective, most, deadline)
             # only the page, and the live evaluations
             evaluation = seconds * subsets.get("val", most)
-            reserved = Reserved(deadline.writing, evaluation, MAX_MEASURING * deadline.seconds)
+            step = (
+                seconds * training.batch_size / 5
+            )  # at least: an evaluation looks at five images for each that it counts
+            reserved = Reserved(deadline.writing, 0.0, evaluation, MAX_MEASURING * deadline.seconds, step)
         evaluate = _evaluation(context, opened, subsets.get("val", most))
-        return Start(loader, objective, evaluate, _watch(context), reserved, subsets=subsets)
+        return Start(training, loader, objective, evaluate, _watch(context), reserved, subsets=subsets)
 
     def measure(
         self, context: Context, opened: Opened, start: Start, config: RunConfig, network: Network, outcome: Outcome
