@@ -44,7 +44,7 @@ def test_a_budget_becomes_steps_that_end_in_time_and_one_that_is_taken_up_again_
     planned, text = read_config(run), (run / "config.json").read_text()
     result = fit(images, **ways, out=run)  # by the real clock, which decides nothing any more
     assert result.finished
-    assert result.steps == planned.schedule.steps == whole.steps
+    assert result.steps == planned.schedule.steps > 10
     assert (run / "config.json").read_text() == text
 
 
@@ -58,7 +58,7 @@ def test_a_machine_that_becomes_slower_takes_fewer_steps(images, weights, tmp_pa
         assert clock() - began < 9
     config = read_config(tmp_path / "slowed")
     assert config.replans
-    assert config.schedule.steps == slowed.steps < planned.steps == config.steps
+    assert config.schedule.steps == slowed.steps < planned.steps
 
 
 def test_a_time_that_is_up_before_the_training_takes_no_step(images, weights, tmp_path, no_page):

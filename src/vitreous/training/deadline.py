@@ -34,6 +34,9 @@ EXIT_SECONDS = 0.7  # from the last file written to the end of the process
 MIN_FIRST_STEPS = 20  # that are planned before the first: if one takes long, it should not count for much of the whole
 CHECKS = 40  # of the clock: after each such fraction of the time
 RECENT_CHECKS = 5  # of whose intervals the median counts, so that neither a stall nor a lucky moment decides
+MIN_KEPT_STEPS = 0.5
+"""The fraction of the remaining steps that one replanning keeps at least, if they may fit: the machine may have been
+slow for a moment only, and a training that has ended cannot be continued."""
 REPLAN_SLACK = 0.03  # smaller relative changes of the remaining steps cause no replanning
 
 
@@ -127,19 +130,19 @@ class Replanner:
     ) -> None:
         """written: saves the schedule for a resumed training."""
         self.schedule, self.reserved, self.deadline, self.written = schedule, reserved, deadline, written
-        self._evaluations, self._evaluation_seconds = training.evaluations, list[float]()
+        self._evaluations, self._evaluation = training.evaluations, 0.0  # how many in all; seconds of the latest
         ends, fraction = training.objective.stages, training.objective.keep_fraction
         starts = (0.0, *ends[:-1])
         self._stages = [(end, count_flops(training.model, fraction(a))) for a, end in zip(starts, ends, strict=True)]
         self._speeds = deque[float](maxlen=RECENT_CHECKS)  # of the latest intervals: seconds per operation of an image
-        self._known_speed = 0.0  # when the cost of an evaluation was last known
+        self._evaluated_at = self._began_at = 0.0  # speed at the latest evaluation, and at the beginning
         self._step, self._time, self._evaluating = 0, deadline.now(), 0.0
 
     def evaluated(self, seconds: float) -> None:
         """An evaluation has just taken so long."""
         self._evaluating += seconds
-        self._evaluation_seconds.append(seconds)
-        self._known_speed = median_low(self._speeds) if self._speeds else 0.0
+        if self.reserved.evaluation:
+            self._evaluation, self._evaluated_at = seconds, median_low(self._speeds) if self._speeds else 0.0
 
     def check(self, step: int) -> None:
         """After a step, before the evaluation that may follow it."""
@@ -154,23 +157,27 @@ class Replanner:
         if step > 1:
             self._speeds.append(speed)
             speed = median_low(self._speeds)
-            self._known_speed = self._known_speed or speed
-        steps = self._fitting(now, step, speed)
+            self._evaluated_at = self._evaluated_at or speed
+            if len(self._speeds) == RECENT_CHECKS:
+                self._began_at = self._began_at or speed
+        usual = self._fitting(now, step, min([*self._speeds, speed]), 1.0, 1.0)
+        since_evaluation, since_start = (
+            speed / known if known else 1.0 for known in (self._evaluated_at, self._began_at)
+        )
+        steps = self._fitting(now, step, speed, since_evaluation, min(MAX_SLOWDOWN, max(1.0, since_start)))
+        steps = max(steps, min(usual, int(MIN_KEPT_STEPS * planned)))
         if step == 1 and steps > 1:  # the first step warms up, so the second tells more
             return
         if abs(steps - planned) > REPLAN_SLACK * planned:
             self.schedule.replan(step, step + steps)
             self.written()
 
-    def _fitting(self, now: float, step: int, speed: float) -> int:
-        """How many more steps fit before the deadline."""
-        reserved, evaluation = self.reserved, self.reserved.evaluation
-        slowness = speed / self._known_speed if self._known_speed else 1.0
-        if self._evaluation_seconds and evaluation:
-            latest = median_low(self._evaluation_seconds[-RECENT_CHECKS:])
-            slowness *= min(MAX_SLOWDOWN, latest / evaluation)
-            evaluation = latest
-        ending = slowness * reserved.measuring + min(MAX_SLOWDOWN, max(1.0, slowness)) * reserved.writing
+    def _fitting(self, now: float, step: int, speed: float, measuring: float, writing: float) -> int:
+        """How many more steps fit before the deadline. measuring, writing: how many times as long these take."""
+        evaluation = self._evaluation or self.reserved.evaluation
+        if self._evaluation:
+            measuring *= min(MAX_SLOWDOWN, self._evaluation / self.reserved.evaluation)
+        ending = measuring * self.reserved.measuring + writing * self.reserved.writing
         # one that is due after this step is still to come
         evaluations = self._evaluations - parts_done(self.schedule.progress(step - 1), self._evaluations)
         left = MARGIN * (self.deadline.seconds - now - ending) - evaluations * evaluation
