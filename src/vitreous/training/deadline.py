@@ -34,6 +34,7 @@ EXIT_SECONDS = 0.7  # from the last file written to the end of the process
 MIN_FIRST_STEPS = 20  # that are planned before the first: if one takes long, it should not count for much of the whole
 CHECKS = 40  # of the clock: after each such fraction of the time
 RECENT_CHECKS = 5  # of whose intervals the median counts, so that neither a stall nor a lucky moment decides
+WARM_UP = 2.0  # times as long as others the first step takes at least
 MIN_KEPT_STEPS = 0.5
 """The fraction of the remaining steps that one replanning keeps at least, if they may fit: the machine may have been
 slow for a moment only, and a training that has ended cannot be continued."""
@@ -70,7 +71,16 @@ class Deadline:
         two quiet cores."""
         self.text, self.seconds, self._meter, self._world = text, parse_budget(text), meter, world
         # start-up and writing are both the work of one core, so a slow start foretells slow writing
-        self.writing = writing * min(MAX_SLOWDOWN, max(1.0, self.now() / STARTUP_SECONDS))
+        self._writing, self._slow_start = writing, max(1.0, self.now() / STARTUP_SECONDS)
+
+    @property
+    def writing(self) -> float:
+        """Seconds that writing will take."""
+        return self.writing_if(1.0)
+
+    def writing_if(self, slowness: float) -> float:
+        """The same if the machine is now so many times as slow as it was at the start."""
+        return self._writing * min(MAX_SLOWDOWN, max(1.0, slowness * self._slow_start))
 
     def now(self) -> float:
         """Seconds since the start, the same in all processes."""
@@ -90,7 +100,6 @@ class Deadline:
 class Reserved:
     """Time to reserve beside the steps, in seconds, as far as is known before the first."""
 
-    writing: float  # the bundle, the report, and the end of the process
     measuring: float  # the validation and test images after the last step
     evaluation: float  # one evaluation; 0 where nothing is evaluated
     all_evaluations: float  # what all evaluations between steps may take
@@ -104,7 +113,7 @@ def plan_steps(training: Training, reserved: Reserved, deadline: Deadline) -> tu
     """The training with as many evaluations as there is time for, and a first guess at its number of steps. If there is
     time for none, 0 where the start is a good model already, else 1."""
     evaluation, evaluations = reserved.evaluation, training.evaluations
-    left = deadline.seconds - deadline.now() - reserved.writing - reserved.measuring
+    left = deadline.seconds - deadline.now() - deadline.writing - reserved.measuring
     free = MARGIN * (left - (evaluation if training.probe else 0.0))  # the first classifier is evaluated too
     least = reserved.min_steps * reserved.step if reserved.min_steps > 1 else 0.0
     if free <= least + evaluation:
@@ -152,7 +161,7 @@ class Replanner:
         if not planned or (taken < interval and step > 1 < planned):
             return
         before, done = self.schedule.progress(self._step), self.schedule.progress(step)
-        speed = taken / ((step - self._step) * self._step_flops(before, done))
+        speed = taken / ((step - self._step) * self._step_flops(before, done)) / (WARM_UP if step == 1 else 1.0)
         self._step, self._time, self._evaluating = step, now, 0.0
         if step > 1:
             self._speeds.append(speed)
@@ -164,20 +173,21 @@ class Replanner:
         since_evaluation, since_start = (
             speed / known if known else 1.0 for known in (self._evaluated_at, self._began_at)
         )
-        steps = self._fitting(now, step, speed, since_evaluation, min(MAX_SLOWDOWN, max(1.0, since_start)))
+        steps = self._fitting(now, step, speed, since_evaluation, since_start)
         steps = max(steps, min(usual, int(MIN_KEPT_STEPS * planned)))
-        if step == 1 and steps > 1:  # the first step warms up, so the second tells more
+        if step == 1 and steps:  # the second tells more
             return
         if abs(steps - planned) > REPLAN_SLACK * planned:
             self.schedule.replan(step, step + steps)
             self.written()
 
     def _fitting(self, now: float, step: int, speed: float, measuring: float, writing: float) -> int:
-        """How many more steps fit before the deadline. measuring, writing: how many times as long these take."""
+        """How many more steps fit before the deadline. measuring, writing: how many times as slow they are as
+        when they were reserved."""
         evaluation = self._evaluation or self.reserved.evaluation
         if self._evaluation:
             measuring *= min(MAX_SLOWDOWN, self._evaluation / self.reserved.evaluation)
-        ending = measuring * self.reserved.measuring + writing * self.reserved.writing
+        ending = measuring * self.reserved.measuring + self.deadline.writing_if(writing)
         # one that is due after this step is still to come
         evaluations = self._evaluations - parts_done(self.schedule.progress(step - 1), self._evaluations)
         left = MARGIN * (self.deadline.seconds - now - ending) - evaluations * evaluation

@@ -27,7 +27,6 @@ from vitreous.model.family import count_flops
 from vitreous.training.deadline import (
     MARGIN,
     MAX_MEASURING,
-    MAX_SLOWDOWN,
     Deadline,
     Reserved,
     format_budget,
@@ -82,7 +81,6 @@ def reserve(data: Data, training: Training, subsets: dict[Split, int], deadline:
     measuring = evaluation + seconds * test if training.model.classes else 0.0
     passes = PROBE_PASSES - 2 if training.probe else 0  # beside the last one
     return Reserved(
-        writing=deadline.writing,
         measuring=measuring,
         evaluation=evaluation,
         all_evaluations=MAX_MEASURING * deadline.seconds - measuring - passes * evaluation,
@@ -278,9 +276,9 @@ def logits_in_time(
         if not first[0]:  # processes had to be started for it, so how long it took tells nothing
             first = seen, now
         expected = (seen - first[0]) * deadline.seconds_per_image
-        slowness = min(MAX_SLOWDOWN, max(1.0, (now - first[1]) / expected)) if expected else 1.0
-        reserved = deadline.writing + (after * deadline.seconds_per_image if seen >= planned else 0.0)
-        return now > deadline.seconds - slowness * reserved
+        slowness = max(1.0, (now - first[1]) / expected) if expected else 1.0
+        reserved = slowness * after * deadline.seconds_per_image if seen >= planned else 0.0
+        return now > deadline.seconds - deadline.writing_if(slowness) - reserved
 
     order = np.arange(len(loader.source), dtype=np.int64)
     return compute_until(function, loader, order, loader.batch_size, late, progress)

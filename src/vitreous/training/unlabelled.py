@@ -92,7 +92,7 @@ class Unlabelled:
             step = (
                 seconds * training.batch_size / 5
             )  # at least: an evaluation looks at five images for each that it counts
-            reserved = Reserved(deadline.writing, 0.0, evaluation, MAX_MEASURING * deadline.seconds, step)
+            reserved = Reserved(0.0, evaluation, MAX_MEASURING * deadline.seconds, step)
         evaluate = _evaluation(context, opened, subsets.get("val", most))
         return Start(training, loader, objective, evaluate, _watch(context), reserved, subsets=subsets)
 
