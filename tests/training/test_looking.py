@@ -59,6 +59,9 @@ class FakeDeadline:
     def now(self):
         return self.time
 
+    def writing_if(self, slowness):
+        return slowness * self.writing
+
     def look(self, images):
         """Brightness; takes its time."""
         self.time += self.each(len(self.seen)) * len(images)
@@ -103,11 +106,28 @@ def test_test_images_end_when_it_is_time_to_write():
     assert len(logits_in_time(quick.look, loader(), quick)[1]) == 40
 
 
+def test_images_that_are_measured_next_keep_their_time():
+    machine = FakeDeadline(20, lambda seen: 0.5)  # 17 s for 34 images
+    assert len(logits_in_time(machine.look, loader(), machine, planned=8, after=16)[1]) == 20
+    machine = FakeDeadline(20, lambda seen: 0.5)
+    assert (
+        len(logits_in_time(machine.look, loader(), machine, planned=28, after=16)[1]) == 28
+    )  # these were promised too
+
+
+def test_what_is_cold_at_first_does_not_count_for_every_image():
+    machine = FakeDeadline(60, lambda seen: 0.2 if seen else 3.0)
+    estimate = ImageEstimate(ImageWork(0, 400, 4000, 2), machine, lambda text: None)
+    time_images(machine.look, loader(), estimate)
+    assert machine.seconds_per_image == pytest.approx(0.2)
+    assert estimate.plan.val + estimate.plan.test > 45  # in a quarter of the time, 15 s
+
+
 def test_looking_around_ends_as_soon_as_enough_is_known():
     machine = FakeDeadline(20, lambda seen: 0.2)
     estimate = ImageEstimate(ImageWork(0, 40, 400, 2), machine, lambda text: None)
     time_images(machine.look, loader(), estimate)
-    assert len(machine.seen) == 8
+    assert len(machine.seen) == 12  # the first batch warms up
     assert machine.seconds_per_image == pytest.approx(0.2)
 
 

@@ -118,6 +118,9 @@ def test_an_unreadable_image_at_the_end_is_no_lack_of_time():
         def now(self):
             return 1.0
 
+        def writing_if(self, slowness):
+            return slowness
+
     (logits, _), tried = logits_in_time(lambda images: images[:, 0, 0], Rounds(), Plenty())
     assert (len(logits), len(tried)) == (6, 7)
 

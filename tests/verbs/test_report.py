@@ -35,7 +35,8 @@ def test_fit_leaves_a_page_with_its_own_numbers(place):
     for split in ("test", "validation"):
         assert f'id="accuracy-{split}">{100 * result[split]["top1"]:.1f}\u00a0%<' in text
         assert re.search(rf"\bof {result[split]['n']}\b", text)
-    assert text.count('class="interval"') == 1  # of the test images alone
+    assert text.count('class="interval"') == 2  # of the test images, and of those that selected the weights
+    assert text.count("optimistic") == 1
     for section in ("training", "classes", "calibration", "cost"):
         assert f'id="{section}"' in text
     assert text.count("<svg") == 7  # training, calibration, filters, positions, and how far heads look

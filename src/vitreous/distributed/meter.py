@@ -20,7 +20,7 @@ class Cost:
     seconds: float = 0.0
     core_hours: float = 0.0  # processor time of all processes, in hours; a decoding process counts when it has ended
     images: int = 0  # seen in training
-    flops: float = 0.0  # of the training steps, forward and backward; 0 where they are not counted
+    flops: float = 0.0  # of a first classifier's features and of the steps, forward and backward; 0 if not counted
     joules: float | None = None  # of the processor packages, where the machine tells it
     stages: dict[str, float] = field(default_factory=dict)  # seconds of each stage, in their order
 

@@ -261,7 +261,7 @@ def logits_in_time(
     loader: Loader,
     deadline: Deadline,
     *,
-    planned: int,
+    planned: int = 0,
     after: int = 0,
     progress: Callable[[int], None] | None = None,
 ) -> tuple[LabelledFeatures, Index]:

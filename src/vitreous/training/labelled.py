@@ -283,6 +283,9 @@ class Labelled:
         if opened.teacher_flops is not None:
             every = isinstance(training.objective, Distill) and training.objective.answers == "view"
             work += Cost(flops=(outcome.images if every else len(data.train)) * opened.teacher_flops)
+        if start.probe is not None and self.features is None:  # computed once, of these training and validation images
+            counts = {split: config.subsets.get(split, len(source)) for split, source in data.splits.items()}
+            work += Cost(flops=float(count_flops(training.model)) * (counts["train"] + counts.get("val", 0)))
         unreadable = world.union(unreadable)
         result = FitResult(
             run=str(context.folder),

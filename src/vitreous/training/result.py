@@ -44,7 +44,7 @@ class FitResult:
     steps: int
     best_step: int
     validation: ClassificationResult | None
-    """Of the kept weights on the val split, which chose them: expect somewhat less of other images."""
+    """Of the kept weights on the val split, which chose them: optimistic for other images."""
     test: ClassificationResult | None  # the same on the test split, which chose nothing
     metrics: dict[str, float]  # of the last evaluation that counted, as the objective gives them
     probe: FrozenProbe | None
@@ -160,7 +160,7 @@ def accuracy_lines(result: FitResult) -> dict[str, str]:
         (low, high), (label, majority) = found.top1_interval, found.majority
         reliable = f"95 % confidence interval {low:.1%} to {high:.1%}"
         if name == "validation":
-            reliable = "" if found.is_guessing else "optimistic: the same images selected the weights"
+            reliable += ", optimistic: these images selected the weights"
         beside = f"always predicting {code(label)}: {majority:.1%}"
         notes = "; ".join(filter(None, (reliable, beside)))
         lines[name] = f"{found.top1:.1%} of {result.images_seen(name)} ({notes})"

@@ -189,8 +189,7 @@ def train(
                 seconds = None if context.deadline is None else context.deadline.left()
                 write_run_page(folder, bundle, config, result, seconds)
             meter.end_stage("writing")
-            total = meter.spent()
-            result = replace(result, spent=replace(result.spent, seconds=total.seconds, stages=total.stages))
+            result = replace(result, spent=replace(result.spent, stages=meter.spent().stages))
             if outcome.finished:
                 write_file(folder / RESULT, json.dumps(result.to_json(), indent=2) + "\n")
         return result

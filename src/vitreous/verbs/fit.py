@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from vitreous.cli.terminal import printable
 from vitreous.cli.verb import Verb, verb
+from vitreous.inputs import counted
 from vitreous.training.request import FitRequest, PretrainRequest, TrainingRequest, request_of
 from vitreous.verbs.options import RunOptions
 
@@ -31,9 +32,15 @@ def closing_text(result: FitResult | PretrainResult, found: Sequence[str], use: 
     """The summary of a training: metrics, cost, and how to use the model."""
     if not result.finished:
         return stopped_text(result.run)
+    spent = result.spent
+    stages = [f"{name} {seconds:.0f}" for name, seconds in spent.stages.items() if seconds >= 0.5 and name != "writing"]
+    writing = f", then {spent.stages['writing']:.0f} s to write it" if "writing" in spent.stages else ""
     lines = [
         *found,
-        f"time: {result.spent.seconds:.0f} s, {result.spent.images:,} training images processed",
+        f"training: {counted(result.steps, 'step')}, {counted(spent.images, 'image')}"
+        if result.steps
+        else "training: no steps",
+        f"time: {spent.seconds:.0f} s" + (f" ({', '.join(stages)}){writing}" if stages else ""),
         f"model: {result.bundle}",
         f"report: {result.run}/report.html",
         *use,

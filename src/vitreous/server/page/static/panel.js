@@ -223,7 +223,7 @@ export class Panel {
   #showSeen() {
     const { width, height, box } = this.seen;
     const share = ((box[2] - box[0]) * (box[3] - box[1])) / (width * height);
-    const part = share > 0.995 ? "all of it" : `the middle, ${Math.round(100 * share)}\u00a0%`;
+    const part = share > 0.995 ? "all of it" : `the middle, ${Math.round(100 * share)}\u00a0% of its area`;
     const how = this.card.covering === "left out" ? "are left out" : "are painted in the mean colour";
     this.#part(".saw").textContent = `${width} × ${height} pixels; the model sees ${part}, at ${this.card.size[1]} × ${this.card.size[0]}. Covered places ${how}.`;
     this.#showBars();
