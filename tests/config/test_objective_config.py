@@ -98,7 +98,7 @@ MISTAKES = (
     (Dino, {"ibot_weight": -1.0}, "ibot_weight=-1.0: .*0"),
     (Dino, {"ibot_mask": (0.5, 0.1)}, "ibot_mask=.*0 .*1"),
     (Dino, {"keep": 0}, "keep=0: .*0"),
-    (Dino, {"teacher_temperature": (0.0, 0.1)}, "teacher_temperature: .*0"),
+    (Dino, {"teacher_temperature": (0.0, 0.1)}, r"teacher_temperature\[0\]=0.0: .*0"),
     (Dino, {"keep": 0.5, "ibot_weight": 1.0}, "keep=1 .*ibot_weight=0"),
     (Dino, {"crops": MultiCrop(global_views=1)}, "global_views=1"),
     (TokenLabel, {"token_weight": 0.0}, "token_weight"),

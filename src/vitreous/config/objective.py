@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
-from vitreous.arguments import Count, Fraction, NonNegative, PositiveFraction, Range, Rate, check_fields
+from vitreous.arguments import Count, Fraction, NonNegative, Positive, PositiveFraction, Range, Rate, check_fields
 from vitreous.config.data import MultiCrop, View
 from vitreous.errors import UserError
 
@@ -17,6 +16,7 @@ class ObjectiveConfig:
     """What every objective says of itself; a new one derives from this and adds its fields."""
 
     kind: ClassVar[str]  # its name in configurations, and its key in `vitreous.objectives.build.OBJECTIVES`
+    networks: ClassVar[int] = 1  # how many copies of the network it holds
 
     @property
     def views(self) -> Mapping[str, View]:
@@ -43,9 +43,19 @@ class ObjectiveConfig:
         """What compares the images of a batch with each other, so that the batch cannot be split; None if nothing."""
         return None
 
+    @property
+    def idle_fields(self) -> Mapping[str, str]:
+        """Fields that do nothing now, and beside what."""
+        return {}
+
     def keep_fraction(self, progress: float) -> float:
         """Which share of the patches the network looks at when this share of the training is done."""
         return 1.0
+
+    @property
+    def largest_keep_fraction(self) -> float:
+        """The largest share of the patches that a step processes with gradients."""
+        return max(self.keep_fraction(min(end, 1 - 1e-9)) for end in (*self.stages, 0.0))
 
 
 @dataclass(frozen=True)
@@ -88,7 +98,7 @@ class Distill(Supervised):
 
     targets: Literal["hard", "soft"] = "hard"
     """hard: the class that the teacher takes for the right one. soft: its probabilities at a temperature."""
-    weight: float = 0.5  # of the teacher's answers in the loss, lambda; the labels have the rest
+    weight: PositiveFraction = 0.5  # of the teacher's answers in the loss, lambda; the labels have the rest
     temperature: Annotated[float, Range(gt=0, le=1000)] = 3.0
     """tau of soft targets: the higher, the more the classes count that the teacher takes for wrong."""
     answers: Literal["view", "image"] = "view"
@@ -101,10 +111,9 @@ class Distill(Supervised):
         seen = "every view" if self.answers == "view" else "each image, seen once"
         return f"{kind} for {seen}, weight {self.weight:g}"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.weight <= 1:
-            raise UserError(f"weight={self.weight}: must be above 0 and at most 1; without a teacher, leave it out.")
+    @property
+    def idle_fields(self) -> Mapping[str, str]:
+        return {"temperature": "without objective.targets=soft"} if self.targets == "hard" else {}
 
 
 @dataclass(frozen=True)
@@ -113,7 +122,7 @@ class TokenLabel(Supervised):
 
     kind: ClassVar[str] = "token-label"
 
-    token_weight: float = 0.5  # the paper's beta: how much the patch tokens count beside the label
+    token_weight: Positive = 0.5  # the paper's beta: how much the patch tokens count beside the label
     top: Count = 5
     """Classes whose probabilities are kept of a teacher's answer for a patch; the rest is shared by all others."""
 
@@ -121,17 +130,13 @@ class TokenLabel(Supervised):
     def description(self) -> str:
         return f"a label for every patch, weight {self.token_weight:g}"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.token_weight < math.inf:
-            raise UserError(f"token_weight={self.token_weight}: must be above 0; without, leave the token labels out.")
-
 
 @dataclass(frozen=True)
 class Mae(ObjectiveConfig):
     """A masked autoencoder (He et al. 2021): most patches are hidden, and rebuilt from the others."""
 
     kind: ClassVar[str] = "mae"
+    evaluates_views: ClassVar[bool] = True
 
     mask: Annotated[float, Range(gt=0, lt=1)] = 0.75  # the share of patches that is hidden
     decoder_width: Count = 512
@@ -141,8 +146,8 @@ class Mae(ObjectiveConfig):
     """Rebuild each patch less its own mean and over its own spread: better features, greyer images."""
 
     @property
-    def evaluates_views(self) -> bool:
-        return True
+    def largest_keep_fraction(self) -> float:
+        return 1 - self.mask
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -158,6 +163,7 @@ class MaskedPatch(ObjectiveConfig):
     """The paper's own self-supervision (appendix B.1.2): tell the mean colours of patches that are corrupted."""
 
     kind: ClassVar[str] = "masked-patch"
+    evaluates_views: ClassVar[bool] = True
 
     mask: PositiveFraction = 0.5  # the share of patches that is corrupted, and whose colours are to be told
     by_mask_token: float = 0.8  # of these, the share whose embedding is replaced by a learned one
@@ -166,10 +172,6 @@ class MaskedPatch(ObjectiveConfig):
     bits: Annotated[int, Range(1, 4)] = (
         3  # of each channel's mean: 3 tell 8 levels apart, which is 512 colours of three channels
     )
-
-    @property
-    def evaluates_views(self) -> bool:
-        return True
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -185,14 +187,15 @@ class Dino(ObjectiveConfig):
     """Self-distillation (Caron et al. 2021): a student learns what a teacher, its own average, says of other views."""
 
     kind: ClassVar[str] = "dino"
+    networks: ClassVar[int] = 2
 
     crops: MultiCrop = field(default_factory=MultiCrop)
     hidden: Count = 2048  # units of the projection head's hidden layers
     bottleneck: Count = 256  # length of the vector that is compared with the prototypes
     prototypes: Annotated[int, Range(2)] = 65536  # K, the outputs of the head
     momentum: Fraction = 0.996  # how much of the teacher stays in a step; it rises to 1 by a cosine
-    student_temperature: float = 0.1
-    teacher_temperature: tuple[float, float] = (0.04, 0.07)
+    student_temperature: Positive = 0.1
+    teacher_temperature: tuple[Positive, Positive] = (0.04, 0.07)
     """At first and after its warm-up: the lower, the sharper are the teacher's answers."""
     temperature_warmup: Fraction = 0.3  # share of the steps until the second temperature is reached
     centre_momentum: Fraction = 0.9  # how much of the centre stays in a step; 1 leaves it at zero, which is no centring
@@ -221,10 +224,18 @@ class Dino(ObjectiveConfig):
             return "sinkhorn_iterations"
         return "koleo_weight" if self.koleo_weight else None
 
+    @property
+    def idle_fields(self) -> Mapping[str, str]:
+        ibot = {} if self.ibot_weight else {"ibot_mask": "without objective.ibot_weight"}
+        unless = "without objective.sinkhorn_iterations=0"
+        return {**ibot, "centre_momentum": unless} if self.sinkhorn_iterations else ibot
+
+    @property
+    def largest_keep_fraction(self) -> float:
+        return self.keep
+
     def __post_init__(self) -> None:
         check_fields(self)
-        if not min(self.student_temperature, *self.teacher_temperature) > 0:
-            raise UserError("student_temperature and teacher_temperature: must be above 0.")
         if not 0 < self.ibot_mask[0] <= self.ibot_mask[1] < 1:
             raise UserError(f"ibot_mask={self.ibot_mask}: give two shares, 0 < least <= greatest < 1.")
         if self.ibot_weight and self.keep < 1:

@@ -10,7 +10,6 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
 from vitreous.arguments import check_value, shown, union_members
-from vitreous.config.objective import Dino, Distill
 from vitreous.config.train import Training
 from vitreous.errors import UserError
 
@@ -52,19 +51,8 @@ IDLE = {
     "augment.layers": Idle(lambda t: t.augment.policy == "randaugment", "without augment.policy=randaugment"),
     "augment.magnitude": Idle(lambda t: t.augment.policy == "randaugment", "without augment.policy=randaugment"),
     "wise_ft_alpha": Idle(lambda t: not t.lora, "with lora, unless lora=0"),
-    "objective.ibot_mask": Idle(
-        lambda t: not isinstance(t.objective, Dino) or t.objective.ibot_weight > 0, "without objective.ibot_weight"
-    ),
-    "objective.centre_momentum": Idle(
-        lambda t: not isinstance(t.objective, Dino) or not t.objective.sinkhorn_iterations,
-        "without objective.sinkhorn_iterations=0",
-    ),
-    "objective.temperature": Idle(
-        lambda t: not isinstance(t.objective, Distill) or t.objective.targets == "soft",
-        "without objective.targets=soft",
-    ),
 }
-"""Fields that act only together with another."""
+"""Fields that act only together with another; those of an objective are its `idle_fields`."""
 FREE = frozenset({"drop_path", "dropout", "patch_dropout", "merge"})
 """Fields of a model that given weights say nothing about."""
 
@@ -133,9 +121,11 @@ def _check_acting(training: Training, overrides: Mapping[str, object], weights: 
     """Refuse a change of a field that does nothing in this training."""
     if weights and "whiten" in overrides:
         raise UserError("whiten: only a new model can start whitened, not given weights; leave it out.")
+    idle = {name: field.unless for name, field in IDLE.items() if not field.acts(training)}
+    idle |= {f"objective.{name}": unless for name, unless in training.objective.idle_fields.items()}
     for name in overrides:
-        if name in IDLE and not IDLE[name].acts(training):
-            raise UserError(f"{name}: does nothing {IDLE[name].unless}; set that too, or leave it out.")
+        if name in idle:
+            raise UserError(f"{name}: does nothing {idle[name]}; set that too, or leave it out.")
 
 
 def override_text(value: object) -> str:

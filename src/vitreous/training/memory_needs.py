@@ -9,7 +9,7 @@ import math
 from dataclasses import replace
 
 from vitreous.config.model import ViTConfig
-from vitreous.config.objective import Dino, Mae, TokenLabel
+from vitreous.config.objective import TokenLabel
 from vitreous.config.train import Training
 from vitreous.distributed.world import SINGLE_PROCESS, World
 from vitreous.inference.memory_needs import FLOAT_BYTES
@@ -49,7 +49,7 @@ def training_bytes(training: Training, images: int, shards: int = 1) -> float:
     """
     config, batch = training.model, min(training.batch_size, images)
     moments = {"adamw": 2, "sgd": 1, "muon": 1}[training.optimizer.name]
-    copies = 2 + moments + (training.ema is not None) + isinstance(training.objective, Dino)
+    copies = 1 + moments + (training.ema is not None) + training.objective.networks
     views = activations = 0.0
     for view in training.objective.views.values():
         size = view.size or config.image_size
@@ -65,14 +65,4 @@ def training_bytes(training: Training, images: int, shards: int = 1) -> float:
     weights = copies * FLOAT_BYTES * count_parameters(config) / shards
     if shards > 1 and micro_batch < batch:  # gradients stay whole until the last micro-batch
         weights += FLOAT_BYTES * count_parameters(config)
-    return weights + batch * views + micro_batch * activations * _fraction_seen(training)
-
-
-def _fraction_seen(training: Training) -> float:
-    """The largest fraction of the patches that a step processes."""
-    objective = training.objective
-    if isinstance(objective, Mae):
-        return 1 - objective.mask
-    if isinstance(objective, Dino):
-        return objective.keep
-    return max(objective.keep_fraction(min(end, 1 - 1e-9)) for end in (*objective.stages, 0.0))
+    return weights + batch * views + micro_batch * activations * training.objective.largest_keep_fraction
