@@ -49,6 +49,27 @@ def test_muon_steps_as_pytorchs_does_but_for_bfloat16(subtests):
             assert (ours - theirs).norm() < 0.02 * moved
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_muon_takes_q_k_and_v_for_three_matrices():
+    """As PyTorch's does with three parameters: fused, the largest would take the directions of the others."""
+    draw, model = torch.Generator().manual_seed(0), ViT("F/7@28", classes=3)
+    qkv = model.blocks[1].attn.qkv.weight
+    theirs = [torch.nn.Parameter(part.detach().clone()) for part in qkv.chunk(3)]
+    other = torch.optim.Muon(theirs, lr=0.02, weight_decay=0.1)
+    built = supervised(model)
+    optimizers = make_optimizers(built, Optimizer("muon", muon_learning_rate=0.02, weight_decay=0.1))
+    for _ in range(5):
+        for parameter in built.parameters():
+            parameter.grad = torch.randn(parameter.shape, generator=draw)
+        qkv.grad[: len(qkv) // 3] *= 20  # q
+        for part, own in zip(theirs, qkv.grad.chunk(3), strict=True):
+            part.grad = own.clone()
+        for optimizer in (other, *optimizers):
+            optimizer.step()
+    start = ViT("F/7@28", classes=3).blocks[1].attn.qkv.weight
+    assert (qkv - torch.cat(theirs)).norm() < 0.02 * (qkv - start).norm()
+
+
 def names_of(model, optimizer_config, objective=supervised):
     """{parameter name: its group} over all optimizers."""
     built = objective(model)

@@ -21,6 +21,7 @@ from vitreous.data.batch import Batch
 from vitreous.distributed.meter import Cost
 from vitreous.distributed.world import World
 from vitreous.model.family import count_flops
+from vitreous.model.layers import QKV
 from vitreous.model.precision import precision
 from vitreous.objectives.objective import Objective
 from vitreous.training.parallel import checkpoint_blocks, count_parts, full_tensor, parallelise, shard_like
@@ -80,14 +81,15 @@ _A, _B, _C = 3.4445, -4.7750, 2.0315
 
 
 class Muon(torch.optim.Optimizer):
-    """Steps along the orthogonalised Nesterov momentum of each matrix (Jordan et al.), with decoupled weight decay. The
-    same steps as `torch.optim.Muon`, in float32. PyTorch's own works in bfloat16, which a processor without
-    instructions for it multiplies several times slower than float32 (docs/log.md)."""
+    """Steps along the orthogonalised Nesterov momentum of each matrix (Jordan et al.), with decoupled weight decay; a
+    group's `matrices` is how many a parameter holds, one above the other. The same steps as `torch.optim.Muon`, in
+    float32. PyTorch's own works in bfloat16, which a processor without instructions for it multiplies several times
+    slower than float32 (docs/log.md)."""
 
     def __init__(
         self, params: Iterable[dict[str, Any]], lr: float, weight_decay: float = 0.1, momentum: float = 0.95
     ) -> None:
-        super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum})
+        super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum, "matrices": 1})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
@@ -101,8 +103,9 @@ class Muon(torch.optim.Optimizer):
                     state["momentum_buffer"] = torch.zeros_like(weight)
                 buffer = state["momentum_buffer"].lerp_(weight.grad, 1 - group["momentum"])
                 step = weight.grad.lerp(buffer, group["momentum"])
-                update = shard_like(orthogonalise(full_tensor(step)), step)
-                rows, columns = weight.shape
+                matrices = full_tensor(step).chunk(group["matrices"])
+                update = shard_like(torch.cat([orthogonalise(matrix) for matrix in matrices]), step)
+                rows, columns = matrices[0].shape
                 rate = group["lr"] * max(1.0, rows / columns) ** 0.5
                 weight.mul_(1 - group["lr"] * group["weight_decay"]).add_(update, alpha=-rate)
 
@@ -120,7 +123,8 @@ def orthogonalise(matrix: Tensor, steps: int = 5) -> Tensor:
 def make_optimizers(objective: Objective, c: Optimizer) -> list[torch.optim.Optimizer]:
     """One optimizer, or with Muon two, over the parameters with gradients. Each group has its `peak` learning rate."""
     group_of, layers = objective.parameter_groups(), objective.model.config.layers
-    groups: dict[bool, dict[Any, dict[str, Any]]] = {True: {}, False: {}}  # of Muon and of the rest, by layer and decay
+    fused = {layer.weight for layer in objective.modules() if isinstance(layer, QKV)}  # three matrices in one
+    groups: dict[bool, dict[Any, dict[str, Any]]] = {True: {}, False: {}}  # of Muon and of the rest
     for name, parameter in objective.named_parameters():
         if not parameter.requires_grad:
             continue
@@ -128,7 +132,10 @@ def make_optimizers(objective: Objective, c: Optimizer) -> list[torch.optim.Opti
         muon = c.name == "muon" and own.kind == "matrix"
         peak = (c.muon_learning_rate if muon else c.learning_rate) * c.layer_decay ** (layers - own.layer)
         group = {"params": [], "lr": peak, "peak": peak, "decayed": own.decayed}
-        groups[muon].setdefault((own.layer, own.decayed), group)["params"].append(parameter)
+        if muon:
+            group["matrices"] = 3 if parameter in fused else 1
+        alike = own.layer, own.decayed, group.get("matrices")
+        groups[muon].setdefault(alike, group)["params"].append(parameter)
 
     optimizers: list[torch.optim.Optimizer] = []
     if groups[True]:
