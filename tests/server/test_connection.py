@@ -14,7 +14,7 @@ from vitreous.config.server import ServerSettings
 from vitreous.server import bodies
 from vitreous.server.batching import AdmissionQueue
 from vitreous.server.bodies import BODY_METER, BodyBudget, BodyMeter, read_body
-from vitreous.server.connection import connection_class
+from vitreous.server.connection import Connections
 from vitreous.server.errors import ApiError
 from vitreous.server.guard import Policy
 from vitreous.server.metrics import ServerMetrics
@@ -97,27 +97,32 @@ def connect():
         ServerMetrics(),
     )
     places = AdmissionQueue(1, 30)
-    kind = connection_class(SETTINGS, metrics, Policy(SETTINGS, places.check))
+    connections = Connections(SETTINGS, metrics, Policy(SETTINGS, places.check))
 
     def make():
-        connection = kind(config, state, {}, _loop=clock)
+        connection = connections.make(config, state, {}, _loop=clock)
         connection.connection_made(Transport())
         return connection
 
-    make.clock, make.state, make.metrics, make.places = clock, state, metrics, places
+    make.clock, make.open, make.metrics, make.places = clock, connections.open, metrics, places
     return make
 
 
 def answered(connect, length):
     """A connection whose answer, of so many bytes, is complete and not taken yet."""
     connection = connect()
-    connection.data_received(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
-    connection.conn.send(h11.Response(status_code=200, headers=[(b"content-length", b"0")]))
-    connection.conn.send(h11.EndOfMessage())
-    connection.cycle.response_complete = True
-    connection.transport.unsent = length
-    connection.on_response_complete()
+    answer_next(connection, length)
     return connection
+
+
+def answer_next(connection, length):
+    """The same of a connection's next request."""
+    if connection.parser.our_state is h11.DONE:
+        connection.parser.start_next_cycle()
+    connection.data_received(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    connection.transport.unsent = length
+    connection.parser.send(h11.Response(status_code=200, headers=[(b"content-length", b"0")]))
+    connection.parser.send(h11.EndOfMessage())
 
 
 def test_what_is_left_of_a_small_answer_is_waited_for_and_then_given_up(connect):
@@ -146,8 +151,7 @@ def test_the_next_answer_is_judged_by_itself(connect):
     """The first was taken, and the second comes before anybody has looked."""
     connection = answered(connect, 100)
     connect.clock.pass_by(4)
-    connection.transport.unsent = 40_000
-    connection.on_response_complete()
+    answer_next(connection, 40_000)
     connect.clock.pass_by(6)
     assert not connection.transport.aborted
     connection.transport.unsent = 20_000
@@ -175,7 +179,7 @@ def test_a_burst_of_connections_leaves_as_many_as_are_wanted(connect):
     connections = []
     for _ in range(20):
         connections.append(connect())
-    assert len(connect.state.connections) == 20
+    assert len(connect.open) == 20
     assert [one.transport.closing for one in connections] == [True] * 16 + [False] * 4
 
 
@@ -228,11 +232,11 @@ def test_a_image_without_a_place_is_refused_before_anything_is_begun_for_it(conn
     assert f"content-length: {len(body)}".encode() in head
     assert b"retry-after: 1" in head
     assert b"default-src 'none'" in head
-    assert connection.cycle is None  # no request of the application's
+    assert connection.protocol.cycle is None  # no request of the application's
     assert b'vitreous_requests_total{route="/predict",status="503"} 3.0' in connect.metrics.text()
     connection.data_received(POST + b"12345678")
-    assert connection.cycle is not None
-    assert not connection.cycle.more_body
+    assert connection.protocol.cycle is not None
+    assert not connection.protocol.cycle.more_body
 
 
 def test_all_others_take_the_usual_way(connect, subtests):
@@ -251,7 +255,7 @@ def test_all_others_take_the_usual_way(connect, subtests):
             with connect.places.take(1):
                 connection.data_received(request)
             assert written == []
-            assert connection.cycle is not None
+            assert connection.protocol.cycle is not None
 
 
 def test_request_upon_request_takes_the_usual_way(connect):
@@ -263,8 +267,8 @@ def test_request_upon_request_takes_the_usual_way(connect):
         other.data_received(POST + b"12345678")
         other.data_received(POST + b"12345678")  # the answer before it, it has not taken
     assert len(written) == 1
-    assert connection.cycle is not None
-    assert other.cycle is not None
+    assert connection.protocol.cycle is not None
+    assert other.protocol.cycle is not None
 
 
 def test_a_connection_whose_body_was_not_wanted_goes_on(connect):

@@ -21,7 +21,7 @@ from vitreous.inputs import reason
 from vitreous.interrupt import SIGNALS, Interrupted
 from vitreous.server.app import make_app
 from vitreous.server.batching import ThreadPool
-from vitreous.server.connection import BoundedConnection, connection_class
+from vitreous.server.connection import Connections
 from vitreous.server.served_model import LoadedModels, ModelToServe
 
 BACKLOG = 2048  # connections that the system accepts for the server
@@ -87,9 +87,10 @@ def make_server(
 ) -> Server:
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # not for malformed requests
     app = make_app((), settings)
+    connections = Connections(settings, app.state.metrics, app.state.policy)
     config = uvicorn.Config(
         app,
-        http=connection_class(settings, app.state.metrics, app.state.policy),
+        http=connections.make,  # type: ignore[arg-type]  # uvicorn calls it, whatever it is
         ws="none",
         loop="asyncio",
         lifespan="on",
@@ -99,7 +100,7 @@ def make_server(
         server_header=False,
         timeout_graceful_shutdown=math.ceil(settings.longest_seconds),
     )
-    return Server(config, app.state.models, models, ready, waiting)
+    return Server(config, connections, app.state.models, models, ready, waiting)
 
 
 class Server(uvicorn.Server):
@@ -108,12 +109,14 @@ class Server(uvicorn.Server):
     def __init__(
         self,
         config: uvicorn.Config,
+        connections: Connections,
         loaded: LoadedModels,
         models: Iterable[ModelToServe],
         ready: Callable[[], None],
         waiting: Callable[[float], None],
     ) -> None:
         super().__init__(config)
+        self._connections = connections
         self._loaded, self._models, self._ready, self._waiting = loaded, models, ready, waiting
         self._loader = ThreadPool(1, "load")
         self.failure: Exception | None = None  # why the models could not be loaded
@@ -142,9 +145,7 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Answer the accepted requests, and tell clients that their connections close."""
-        for connection in self.server_state.connections:
-            if isinstance(connection, BoundedConnection):
-                connection.announce_close()
+        self._connections.announce_close()
         await super().shutdown(sockets)
         if self.force_exit:
             await self.lifespan.shutdown()  # uvicorn would leave it to be cancelled
