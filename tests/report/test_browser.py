@@ -37,6 +37,8 @@ frame.onload = () => {{
   document.getElementById("found").textContent = JSON.stringify({{
     scroll: root.scrollWidth, client: root.clientWidth,
     past: [...page.querySelectorAll("main *")].filter(past).map((e) => e.tagName + " " + e.className).slice(0, 5),
+    clipped: [...page.querySelectorAll("table")].filter(
+      (table) => table.getBoundingClientRect().width > table.parentElement.clientWidth + 1).length,
     values: texts(".score .value"), plots: texts("svg text"), images: page.images.length,
     broken: [...page.images].filter((image) => !image.naturalWidth).length,
     ink: frame.contentWindow.getComputedStyle(page.querySelector("svg text") || page.body).fill,
@@ -79,7 +81,7 @@ def test_a_browser_reads_the_report_on_a_phone(classes, tmp_path):
     assert len(drawn) > 50
     assert found["plots"] == [unescape(re.sub(r"<[^>]+>", "", one)) for one in drawn]
     assert found["scroll"] <= found["client"], found["past"]
-    assert found["images"] == 12
+    assert found["images"] == 12 + 1  # what the colours of maps mean is one too
     assert not found["broken"]
     assert asked == []
 
@@ -102,6 +104,14 @@ def test_the_page_of_a_self_training_fits_a_phone_with_any_number_of_rounds(tmp_
     assert found["values"] == ["50.0 %", "50.0 %"]
     assert found["scroll"] <= found["client"], found["past"]
     assert (found["images"], found["broken"], asked) == (2, 0, [])
+
+
+def test_no_table_is_clipped_on_a_desk(tmp_path, subtests):
+    for name, text in (("comparison", comparison_page(comparison())), ("transfer", transfer_page(FOUND))):
+        with subtests.test(name):
+            found, _ = look(text, tmp_path, 1280)
+            assert not found["clipped"]
+            assert found["scroll"] <= found["client"], found["past"]
 
 
 def test_dark_and_light(tmp_path):

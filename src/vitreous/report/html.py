@@ -17,6 +17,7 @@ from PIL import Image
 
 from vitreous import __version__
 from vitreous.explain.overlay import COLOURS, SCALE
+from vitreous.glossary import GLOSSARY
 from vitreous.report import numbers
 from vitreous.report.plots import line_colour, shortened
 from vitreous.storage.overwrite import GENERATOR
@@ -47,7 +48,7 @@ def _environment() -> Environment:
         finalize=_shown,
     )
     made.globals |= {"generator": GENERATOR, "version": __version__, "bar_height": numbers.BAR_HEIGHT}
-    made.globals |= {"map_colours": Image.fromarray(COLOURS[None]), "map_scale": SCALE}
+    made.globals |= {"term": mark_term, "map_colours": Image.fromarray(COLOURS[None]), "map_scale": SCALE}
     made.filters |= {one.__name__: one for one in (data_uri, line_colour, shortened)}
     made.filters |= {name: one for name, one in vars(numbers).items() if isfunction(one)}
     made.filters |= {
@@ -57,6 +58,14 @@ def _environment() -> Environment:
         "quoted": shlex.quote,
     }
     return made
+
+
+def mark_term(term: str, shown: str | None = None) -> Html:
+    """A word of the glossary, where a page uses it first, with its meaning for whoever points at it.
+
+    shown: how the page says it, if not as the glossary does.
+    """
+    return Html('<abbr title="{}">{}</abbr>').format(GLOSSARY[term], shown or term)
 
 
 def _shown(value: Any) -> Any:

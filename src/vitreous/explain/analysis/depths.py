@@ -303,7 +303,8 @@ def count_probes(depth: int) -> int:
 def best_depth(fit: Fit, features: Tensor, labels: Tensor, classes: int) -> int:
     """The depth of features (m, L + 1, D) whose probes are most often right in a two-fold cross-validation.
 
-    Every second image is in the same fold, so that images in the order of their classes are divided evenly.
+    Every second image is in the same fold, so that images in the order of their classes are divided evenly. Where that
+    tells nothing, as with one image per class, it is the last depth.
     """
     fold = torch.arange(len(labels)) % 2 == 1
     right = [0] * features.shape[1]
@@ -311,7 +312,7 @@ def best_depth(fit: Fit, features: Tensor, labels: Tensor, classes: int) -> int:
         for learned in (fold, ~fold) if len(labels) > 1 else ():
             probe = fit(features[learned, depth], labels[learned], classes)
             right[depth] += int((predicted_class(probe(features[~learned, depth])) == labels[~learned]).sum())
-    return right.index(max(right))
+    return right.index(max(right)) if any(right) else len(right) - 1
 
 
 @contextmanager
