@@ -65,7 +65,7 @@ def test_what_a_converted_form_answers_is_said_of_the_persons_model(colours, in_
     bundle, data = colours
     EngineCache(bundle).put(in_openvino)
     assert open_engine(bundle, engine="openvino").path == bundle.path
-    given = {"kinds": ["contrast"], "severity": [1], "count": 2, "workers": 0, "out": tmp_path / "out"}
+    given = {"kinds": ["contrast"], "severities": [1], "count": 2, "workers": 0, "out": tmp_path / "out"}
     evaluate(bundle, data, corruptions=True, engine="openvino", **given)
     assert f"<h1>{bundle.path.parent.name}</h1>" in (tmp_path / "out" / "corruptions.html").read_text()
 
@@ -147,7 +147,7 @@ def test_many_images_are_worth_a_conversion(colours, in_openvino, kept, monkeypa
     bundle, _ = colours
     monkeypatch.setattr(engines, "convert_model", lambda bundle, to, views: {"openvino": in_openvino}[to])
     monkeypatch.setattr(engines, "measure_speeds", lambda found, **_: dict.fromkeys(found, 1.0))
-    monkeypatch.setattr(engine_cache, "measure_speeds", lambda found: dict.fromkeys(found, 1.0) | {OPENVINO: 2.0})
+    monkeypatch.setattr(engine_cache, "measure_speeds", lambda found, **_: dict.fromkeys(found, 1.0) | {OPENVINO: 2.0})
     assert open_engine(bundle, images=100_000).engine.name == "openvino"
     assert EngineCache(bundle).get(OPENVINO) is not None
 
@@ -156,19 +156,19 @@ def test_a_conversion_must_save_more_than_it_takes(colours, in_openvino, kept, m
     """As many images took 66 s in PyTorch on shared cores, and 124 with the conversion."""
     bundle, converted = colours[0], []
     monkeypatch.setattr(engines, "convert_model", lambda *given: converted.append(given) or in_openvino)
-    monkeypatch.setattr(engines, "CONVERSION_MODULES", sum(1 for _ in bundle.model.modules()))
+    monkeypatch.setattr(conversion, "SECONDS_PER_MODULE", 15 / sum(1 for _ in bundle.model.modules()))
     monkeypatch.setattr(engines, "measure_speeds", lambda found, **_: dict.fromkeys(found, 600.0))
     monkeypatch.setattr(
         engine_cache, "measure_speeds", lambda found, **_: dict.fromkeys(found, 600.0) | {OPENVINO: 1800.0}
     )
-    monkeypatch.setattr(engines, "core_wait", lambda: 3.0)
+    monkeypatch.setattr(conversion, "core_wait", lambda: 3.0)
     assert open_engine(bundle, images=39_800).engine.name == "torch"
     assert not converted
-    monkeypatch.setattr(engines, "core_wait", lambda: 1.0)
+    monkeypatch.setattr(conversion, "core_wait", lambda: 1.0)
     assert open_engine(bundle, images=39_800).engine.name == "openvino"
     assert len(converted) == 1
     (EngineCache(bundle).folder / "speeds.json").unlink()  # it is converted, and was never measured on this machine
-    monkeypatch.setattr(engines, "core_wait", lambda: 3.0)
+    monkeypatch.setattr(conversion, "core_wait", lambda: 3.0)
     assert open_engine(bundle, images=39_800).engine.name == "openvino"
     assert len(converted) == 1
 

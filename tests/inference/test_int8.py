@@ -8,6 +8,7 @@ import torch
 
 from support.tiny_networks import random_images
 from vitreous import UserError, bench, export_weights, probe, write_report
+from vitreous.callbacks import Callbacks
 from vitreous.cli import main
 from vitreous.data.opening import open_data
 from vitreous.inference import bench as timing
@@ -21,6 +22,7 @@ from vitreous.inference.openvino import SEARCH_SECONDS, OpenVinoEngine, measure_
 from vitreous.inference.samples import sample_views, split_images
 from vitreous.verbs.evaluate import evaluate
 from vitreous.weights.bundle import load_bundle
+from vitreous.weights.seen_images import find_seen_images
 
 INT8 = Variant("openvino", "int8")
 
@@ -119,6 +121,35 @@ def test_int8_is_judged_and_its_accuracy_written_down(colours, kept, tmp_path, c
 
 
 @pytest.mark.slow
+def test_int8_needs_no_labels_of_the_models_classes(colours, kept, tmp_path, subtests, capsys):
+    """An ImageNet model and photographs in folders such as Abyssinian: its agreement with float32 is measured."""
+    bundle, data = colours
+    folders = {"other classes": tmp_path / "breeds", "no classes": tmp_path / "flat"}
+    for number, path in enumerate(sorted(data.glob("*/*/*.png"))):
+        for name in (f"breeds/Breed-{path.parent.name}", "flat"):
+            (tmp_path / name).mkdir(parents=True, exist_ok=True)
+            (tmp_path / name / f"{number}.png").write_bytes(path.read_bytes())
+    for title, folder in folders.items():
+        with subtests.test(title):
+            images = split_images(bundle, folder, None)
+            assert not images.labelled
+            for views, labels, *_ in (images.control, images.held_out):
+                with torch.no_grad():
+                    logits = bundle.model(views / 127.5 - 1)
+                assert labels.tolist() == logits.numpy().argmax(axis=1).tolist()
+            out = tmp_path / f"int8 of {title}"
+            main(["export", str(bundle.path), str(out), "--to", "openvino", "--int8", "--calibrate", str(folder)])
+            accuracy, views = read_metadata(out).accuracy, images.held_out.views
+            in_int8 = load_engine(out).engine.logits(views).numpy().argmax(axis=1)
+            agreement = np.mean(in_int8 == images.held_out.labels.numpy())
+            assert (accuracy.labelled, accuracy.images, accuracy.fp32) == (False, len(views), 1.0)
+            assert accuracy.int8 == pytest.approx(agreement)
+            assert f"{agreement:.2%}" in capsys.readouterr().out
+            found = bench(bundle, data=folder, batch_sizes=[1])
+            assert {row.correct for row in found.rows} == {None}
+
+
+@pytest.mark.slow
 def test_int8_that_loses_too_much_is_refused(colours, in_openvino, useless, kept, monkeypatch, tmp_path):
     """Quantization gives a model here that always predicts the same class."""
     bundle, data = colours
@@ -134,7 +165,7 @@ def test_int8_that_loses_too_much_is_refused(colours, in_openvino, useless, kept
     with pytest.raises(UserError, match=r"int8 .*75\.00 .*12 .*100\.00%"):
         export_weights(bundle, tmp_path / "out", to="openvino", int8=True, calibrate=data)
     assert len(tried) == 2, "plain, then with the costliest operations kept"
-    assert tried[1] == ["control", "labels", "max_drop", "transformer"]
+    assert tried[1] == ["control", "labels", "max_drop", "progress", "transformer"]
     assert not (tmp_path / "out").exists()
 
 
@@ -176,6 +207,36 @@ def test_the_accuracy_of_int8_is_not_told_as_the_models(colours, useless, in_ope
     assert "openvino-int8" in capsys.readouterr().out
     page = write_report(bundle, data=data, out=tmp_path / "page.html").read_text(encoding="utf-8")
     assert 'id="accuracy-test">100.0' in page
+
+
+def test_bench_names_the_images_of_an_accuracy(colours, kept, monkeypatch, capsys):
+    """102 images of val, which selected the weights, are not the test images that `evaluate` measures."""
+    bundle, data = colours
+    source = open_data(data)
+    train, test = source.splits["train"], source.splits["test"]
+    divided = replace(source, splits={"train": train, "val": test.subset(range(9)), "test": test.subset(range(9, 36))})
+    monkeypatch.setattr(timing, "converted_variants", list)
+    monkeypatch.setattr(timing, "measure_memory", lambda engine: None)
+    (row,) = bench(bundle, data=divided, batch_sizes=[1]).rows
+    assert (row.split, row.evaluated, row.seen) == ("val", 6, False)
+    assert row.to_json()["interval"] is not None
+    seen = replace(bundle, seen_images=find_seen_images(divided))
+    found = bench(seen, data=divided, batch_sizes=[1])
+    assert found.rows[0].seen
+    assert found.rows[0].to_json()["interval"] is None
+    assert found.remarks[-1] == seen.seen_images.overlap(divided.splits["val"].subset(range(6))).sentence
+
+
+def test_export_tells_how_far_it_is(colours, kept, tmp_path):
+    bundle, data = colours
+    told = {}
+    progress = Callbacks(progress=lambda what, done, total: told.setdefault(what, []).append((done, total)))
+    export_weights(bundle, tmp_path / "onnx", to="onnx", verify=data, callbacks=progress)
+    assert len(told) >= 6
+    for what, steps in told.items():
+        done, totals = zip(*steps, strict=True)
+        assert sorted(done) == list(done), what
+        assert done[-1] == totals[-1], what
 
 
 def test_no_image_calibrates_controls_and_measures(colours):
@@ -220,7 +281,7 @@ def test_the_test_split_judges_only_where_there_is_no_other(colours):
 def prepared(colours, in_openvino, in_onnx, kept, monkeypatch):
     """Both engines in fp32; if the model has to be converted again, that takes no time."""
     made = {"openvino": in_openvino, "onnx": in_onnx}
-    monkeypatch.setattr(timing, "convert_model", lambda bundle, to, views: made[to])
+    monkeypatch.setattr(timing, "convert_model", lambda bundle, to, views, progress: made[to])
     monkeypatch.setattr(timing, "measure_memory", lambda engine: None)
     found = EngineCache(colours[0])
     for converted in made.values():
@@ -260,7 +321,7 @@ def test_int8_that_fewer_images_measured_is_made_again(colours, in_openvino, pre
     for held_out_before, made in ((2, True), (24, False), (1000, False)):
         quantized.clear()
         prepared.put(in_int8(in_openvino, Int8Accuracy(held_out_before, held_out_before, 0, 0)))
-        gathered = gather_engines(bundle, [0], data, None, lambda text: None)
+        gathered = gather_engines(bundle, [0], data, None, Callbacks())
         assert EngineCandidate(INT8, 0) in gathered.engines
         assert len(quantized) == made
         assert prepared.get(INT8).metadata.accuracy.images == (24 if made else held_out_before)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from vitreous.arguments import Precision
+from vitreous.callbacks import Callbacks
 from vitreous.config.model import ViTConfig
 from vitreous.data.opening import choose_split, open_dataset
 from vitreous.data.source import Data
@@ -33,8 +34,6 @@ from vitreous.weights.bundle import Bundle, load_bundle, save_bundle
 
 ROUNDS = 5  # in which every engine is measured in turn; the median counts
 MEMORY_TIMEOUT_SECONDS = 120.0  # after which the process that measures an engine's memory is given up
-
-Message = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -61,6 +60,8 @@ class EngineTiming:
     libraries are among them. None if that cannot be told."""
     correct: int | None = None  # labelled images whose prediction is right; None if there are none
     evaluated: int = 0  # labelled images
+    split: str = ""  # of the data, from which they are
+    seen: bool = False  # whether the model may have seen some of them in its training: then there is no interval
 
     @property
     def accuracy(self) -> float | None:
@@ -69,7 +70,8 @@ class EngineTiming:
     def to_json(self) -> dict[str, Any]:
         if self.correct is None:
             return asdict(self)
-        return asdict(self) | {"accuracy": self.accuracy, "interval": list(wilson(self.correct, self.evaluated))}
+        interval = None if self.seen else list(wilson(self.correct, self.evaluated))
+        return asdict(self) | {"accuracy": self.accuracy, "interval": interval}
 
 
 @dataclass(frozen=True)
@@ -110,19 +112,20 @@ def exported_engine(folder: Path, data: str | Path | Data | None) -> Candidates:
     variant = Variant(metadata.runtime, metadata.precision)
     found = Candidates({EngineCandidate(variant, int(metadata.model.get("merge", 0))): model.engine})
     if data is not None:
-        found.held_out = held_out_views(choose_split(open_dataset(data), None)[1], metadata.preprocess, model.labels)
+        split, source = choose_split(open_dataset(data), None)
+        found.held_out = held_out_views(model, source, model.labels, split)
     return found
 
 
 def gather_engines(
-    bundle: Bundle, merges: Sequence[int], data: str | Path | Data | None, max_drop: float | None, message: Message
+    bundle: Bundle, merges: Sequence[int], data: str | Path | Data | None, max_drop: float | None, callbacks: Callbacks
 ) -> Candidates:
     """Every engine that is installed, in each of its precisions; converted first if it is not cached.
 
     data: labelled images; None: no int8 but what is cached already, and no accuracy.
     """
-    images = None if data is None else split_images(bundle, data, None)
-    found = Candidates(held_out=None if images is None else images.held_out)
+    images = None if data is None else split_images(bundle, data, None, callbacks.progress)
+    found = Candidates(held_out=images.held_out if images is not None and images.labelled else None)
     for merge in merges:
         model = at_merge(bundle, merge)
         found.engines[EngineCandidate(TORCH, merge)] = open_in_torch(model, "cpu").engine
@@ -131,9 +134,8 @@ def gather_engines(
             if ENGINES[variant.engine].missing:
                 continue
             candidate = EngineCandidate(variant, merge)
-            starting = partial(message, f"preparing {candidate}")
             try:
-                made = _find_or_convert(model, variant, images, max_drop, converted, starting)
+                made = _find_or_convert(model, variant, images, max_drop, converted, callbacks)
             except UserError as error:
                 found.remarks.append(f"{candidate}: left out. {error}")
                 continue
@@ -145,6 +147,8 @@ def gather_engines(
     found.remarks += [f"{name}: not installed; pip install 'vitreous[{name}]'." for name in missing]
     if data is None:
         found.remarks.append("int8 and accuracy: need labelled images; give data.")
+    elif found.held_out is None:
+        found.remarks.append("accuracy: the images have no labels of the model's classes.")
     return found
 
 
@@ -164,21 +168,22 @@ def _find_or_convert(
     images: QuantizationImages | None,
     max_drop: float | None,
     converted: dict[str, InferenceModel],
-    starting: Callable[[], None],
+    callbacks: Callbacks,
 ) -> InferenceModel | None:
-    """The model in this variant; None for int8 without images. `starting` is called if it is not cached."""
+    """The model in this variant; None for int8 without images."""
     cache = EngineCache(model)
     cached = cache.get(variant)
     if cached is not None and _is_good(cached.metadata, images, MAX_INT8_DROP if max_drop is None else max_drop):
         return cached
     if variant.precision == "int8" and images is None:
         return None
-    starting()
+    callbacks.message(f"preparing {variant}")
     if variant.engine not in converted:
-        converted[variant.engine] = convert_model(model, variant.engine, builtin_views(model.preprocess))
+        views = builtin_views(model.preprocess)
+        converted[variant.engine] = convert_model(model, variant.engine, views, callbacks.progress)
     made = converted[variant.engine]
     if variant.precision == "int8" and images is not None:
-        made = quantize_model(model, made, images, max_drop, if_faster=True)
+        made = quantize_model(model, made, images, max_drop, if_faster=True, progress=callbacks.progress)
     return cache.put(made)
 
 
@@ -195,18 +200,18 @@ def _why_not_trusted(metadata: EngineMetadata) -> str:
     accuracy = metadata.accuracy
     assert accuracy is not None
     return (
-        f"auto does not take it: on {accuracy.images:,} held-out images it loses {accuracy.drop:.2f} points of "
-        f"accuracy, and by the end of the 95 % interval {accuracy.max_likely_drop:.2f}; allowed are "
-        f"{MAX_INT8_DROP:g} and {MAX_LIKELY_INT8_DROP:g}."
+        f"auto does not take it: it loses {accuracy.drop:.2f} points ({accuracy}), and by the end of the 95 % interval "
+        f"{accuracy.max_likely_drop:.2f}; allowed are {MAX_INT8_DROP:g} and {MAX_LIKELY_INT8_DROP:g}."
     )
 
 
-def measure_engines(found: Candidates, batches: Sequence[int], message: Message) -> list[EngineTiming]:
-    message("measuring speeds, in turns")
-    speeds = measure_speeds(found.engines, rounds=ROUNDS)
+def measure_engines(found: Candidates, batches: Sequence[int], callbacks: Callbacks) -> list[EngineTiming]:
+    speeds = measure_speeds(found.engines, rounds=ROUNDS, progress=partial(callbacks.progress, "measuring speeds"))
     rows, held_out = [], found.held_out
+    if held_out is not None and held_out.note is not None:
+        found.remarks.append(held_out.note)
     for candidate, engine in found.engines.items():
-        message(f"measuring latency and memory of {candidate}" + (", and accuracy" if held_out else ""))
+        callbacks.message(f"measuring latency and memory of {candidate}" + (", and accuracy" if held_out else ""))
         rows.append(
             EngineTiming(
                 engine=candidate.variant.engine,
@@ -216,8 +221,12 @@ def measure_engines(found: Candidates, batches: Sequence[int], message: Message)
                 best_batch=engine.batch_size,
                 latencies=tuple(Latency(batch, *measure_latency(engine, batch)) for batch in batches),
                 megabytes=measure_memory(engine),
-                correct=None if held_out is None else int(correct_predictions(engine, held_out).sum()),
+                correct=None
+                if held_out is None
+                else int(correct_predictions(engine, held_out, callbacks.progress).sum()),
                 evaluated=0 if held_out is None else len(held_out.labels),
+                split="" if held_out is None else held_out.split,
+                seen=held_out is not None and held_out.note is not None,
             )
         )
     return sorted(rows, key=lambda row: -row.images_per_second)

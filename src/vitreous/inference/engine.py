@@ -7,7 +7,7 @@ B images, C channels, H x W pixels, K classes, D numbers of a representation.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from vitreous.arguments import Precision
+from vitreous.callbacks import Progress, no_progress
 from vitreous.config.data import Preprocess
 from vitreous.config.model import ModelConfig
 from vitreous.data.augment import normalise
@@ -137,6 +138,16 @@ class InferenceModel:
     def computed_by(self) -> str:
         """The engine and its precision, such as "openvino-int8"."""
         return f"{self.engine.name}-{self.engine.precision}"
+
+
+def in_batches(
+    function: Callable[[Tensor], Tensor], images: Tensor, size: int, progress: Progress = no_progress
+) -> Tensor:
+    found: list[Tensor] = []
+    for batch in torch.split(images, size):
+        found.append(function(batch))
+        progress(min(len(found) * size, len(images)), len(images))
+    return torch.cat(found)
 
 
 def open_in_torch(bundle: Bundle, device: str = "auto") -> InferenceModel:

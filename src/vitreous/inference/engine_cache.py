@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
+from vitreous.callbacks import Progress, no_progress
 from vitreous.config.fields import from_fields
 from vitreous.errors import MachineError, UserError
 from vitreous.inference.engine import Engine, InferenceModel
@@ -102,11 +103,11 @@ class EngineCache:
         except UserError:  # none, or damaged: they are measured again
             return {}
 
-    def measure(self, plain: Engine) -> dict[Variant, float]:
+    def measure(self, plain: Engine, progress: Progress = no_progress) -> dict[Variant, float]:
         """Measure all that are cached beside PyTorch, in turns, and store the speeds."""
         cached = {variant: self.get(variant) for variant in converted_variants()}
         engines = {variant: model.engine for variant, model in cached.items() if model is not None}
-        speeds = measure_speeds({TORCH: plain, **engines})
+        speeds = measure_speeds({TORCH: plain, **engines}, progress=progress)
         self.remember(speeds)
         return speeds
 

@@ -52,6 +52,13 @@ class Int8Accuracy:
     fp32_correct: int
     only_fp32: int  # images that only float32 has right
     only_int8: int
+    labelled: bool = True  # False: the labels are float32's own predictions, so that all of these are correct
+
+    def __str__(self) -> str:
+        where = f"{self.images:,} held-out images"
+        if not self.labelled:
+            return f"on {self.int8:.2%} of {where} without labels int8 has the label of float32"
+        return f"accuracy {self.int8:.2%} in int8, {self.fp32:.2%} in float32, on {where}"
 
     @property
     def fp32(self) -> float:
@@ -172,11 +179,8 @@ def engine_card(metadata: EngineMetadata) -> str:
         "of the largest number.",
     ]
     if accuracy is not None:
-        control = ", with the costliest operations left in float32" if metadata.accuracy_control else ""
-        paragraphs.append(
-            f"Accuracy on {accuracy.images:,} held-out images: {accuracy.fp32:.2%} in float32, {accuracy.int8:.2%} in "
-            f"int8{control}."
-        )
+        control = "; the costliest operations stayed in float32" if metadata.accuracy_control else ""
+        paragraphs.append(f"Quantized: {accuracy}{control}.")
     if metadata.labels:
         some = ", ".join(map(code, metadata.labels[:20])) + (", ..." if len(metadata.labels) > 20 else "")
         paragraphs.append(f"{len(metadata.labels)} classes: {some}.")

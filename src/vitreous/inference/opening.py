@@ -5,22 +5,24 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from vitreous.arguments import Precision
+from vitreous.callbacks import Callbacks, NamedProgress
 from vitreous.config.data import Preprocess
 from vitreous.data.opening import choose_split, open_images
 from vitreous.data.source import Data
 from vitreous.distributed.world import find_device
 from vitreous.errors import UserError
-from vitreous.inference.conversion import MAX_INT8_DROP, convert_model, quantize_model
+from vitreous.inference.conversion import MAX_INT8_DROP, conversion_seconds, convert_model, quantize_model
 from vitreous.inference.engine import InferenceModel, open_in_torch
 from vitreous.inference.engine_cache import EngineCache
 from vitreous.inference.engine_folder import EngineMetadata, is_engine, load_engine
 from vitreous.inference.engines import ENGINES, OPENVINO, TORCH, Variant, find_engine
 from vitreous.inference.memory_needs import check_inference_memory
 from vitreous.inference.samples import VERIFICATION_IMAGES, builtin_views, sample_views, split_images
-from vitreous.inference.speed import core_wait, measure_speeds
+from vitreous.inference.speed import measure_speeds
 from vitreous.model.network import MergesTokens, require
 from vitreous.weights.bundle import Bundle
 from vitreous.weights.source import open_weights, with_preprocess
@@ -31,10 +33,9 @@ MIN_IMAGES_FOR_CACHE = 16  # for fewer it is not worth looking whether there is 
 MIN_IMAGES_FOR_HINT = 1000  # from here on somebody without a converted form wants to know that there is such a thing
 OPENING_SECONDS = 1.0
 """About what it takes to open and compile a small converted model; of a larger one each image takes longer, too."""
-CONVERSION_PAYS_SECONDS, CONVERSION_MODULES = 60.0, 164
-"""PyTorch's time on idle cores above which converting a network of this many modules (ViT-Ti/16's) is expected to pay:
-converting and verifying it takes some 15 seconds of one core, measuring it 5, and a third of the time is saved."""
-MEASURING_PAYS_SECONDS = 15.0  # the same of a model that is converted already, and only has to be measured
+SAVED_FRACTION = 1 / 3  # of PyTorch's time, which OpenVINO is expected to save
+MEASURING_SECONDS = 5.0  # to measure both engines
+CONVERSION_PAYS_SECONDS = 60.0  # PyTorch's time on idle cores above which converting a ViT-Ti/16 is expected to pay
 MAX_LIKELY_INT8_DROP = 1.0
 """Points that int8 may lose, for `auto` to choose it, at the end of the 95 % interval of the paired difference."""
 
@@ -130,7 +131,7 @@ def open_engine(
         return found
     if precision == "int8":
         raise UserError(
-            f"precision='int8': {bundle.path or 'the model'} has not been quantized here; do it with labelled images: "
+            f"precision='int8': {bundle.path or 'the model'} has not been quantized here; do it with some images: "
             "vitreous export MODEL OUT --to openvino --int8 --calibrate DATA."
         )
     return cache.put(convert_model(bundle, engine, builtin_views(bundle.preprocess)))
@@ -178,7 +179,7 @@ def is_trusted(metadata: EngineMetadata) -> bool:
 
 def _convert(cache: EngineCache, plain: InferenceModel) -> dict[Variant, float] | None:
     """The speeds, after the model was converted for OpenVINO; None if that is impossible, for PyTorch can do it."""
-    log.info("engine: there are many images, so the model is converted for OpenVINO once; it is cached.")
+    log.info("engine: there are many images, so OpenVINO is prepared once; it is cached.")
     try:
         if cache.get(OPENVINO) is None:
             cache.put(convert_model(cache.bundle, "openvino", builtin_views(cache.bundle.preprocess)))
@@ -192,9 +193,7 @@ def _reason(variant: Variant, speeds: Mapping[Variant, float], metadata: EngineM
     faster = (
         f"{speeds[variant] / speeds[TORCH]:.1f} times as fast as PyTorch here" if TORCH in speeds else "the fastest"
     )
-    proof = ""
-    if (a := metadata.accuracy) is not None:
-        proof = f"; accuracy {a.int8:.1%} on {a.images:,} held-out images, {a.fp32:.1%} in float32"
+    proof = "" if metadata.accuracy is None else f"; {metadata.accuracy}"
     return f"engine: {ENGINES[variant.engine].title} {variant.precision}, {faster}{proof}."
 
 
@@ -207,11 +206,10 @@ def _conversion_pays(cache: EngineCache, plain: InferenceModel, images: int) -> 
         check_inference_memory(plain.config, engine.preprocess, engine.batch_size)
     except UserError:  # it cannot be tried; with a smaller batch, PyTorch may work all the same
         return False
-    seconds = images / measure_speeds({TORCH: engine}, rounds=1, seconds=0.2)[TORCH]
-    if seconds < MEASURING_PAYS_SECONDS or cache.get(OPENVINO) is not None:
-        return seconds >= MEASURING_PAYS_SECONDS
-    modules = sum(1 for _ in cache.bundle.model.modules())
-    return seconds > CONVERSION_PAYS_SECONDS * modules / CONVERSION_MODULES * core_wait()
+    saved = SAVED_FRACTION * images / measure_speeds({TORCH: engine}, rounds=1, seconds=0.2)[TORCH]
+    if saved < MEASURING_SECONDS or cache.get(OPENVINO) is not None:
+        return saved >= MEASURING_SECONDS
+    return saved > MEASURING_SECONDS + conversion_seconds(cache.bundle.model)
 
 
 def prepare_export(
@@ -221,6 +219,7 @@ def prepare_export(
     calibrate: str | Path | Data | None = None,
     verify: str | Path | Data | None = None,
     max_drop: float | None = None,
+    progress: NamedProgress = Callbacks.progress,
 ) -> InferenceModel:
     """The model in another runtime, verified; in int8 if there are images to calibrate with.
 
@@ -229,15 +228,16 @@ def prepare_export(
     images = views = None
     if calibrate is not None:
         check_classifier(bundle)
-        images = split_images(bundle, calibrate, verify)
+        images = split_images(bundle, calibrate, verify, progress)
         views = images.control.views[:VERIFICATION_IMAGES]
     elif verify is not None:
-        views = sample_views(choose_split(open_images(verify), None)[1], bundle.preprocess, VERIFICATION_IMAGES).views
+        source = choose_split(open_images(verify), None)[1]
+        views = sample_views(source, bundle.preprocess, VERIFICATION_IMAGES, progress=progress).views
     cache = EngineCache(bundle)
-    found = convert_model(bundle, to, builtin_views(bundle.preprocess) if views is None else views)
+    found = convert_model(bundle, to, builtin_views(bundle.preprocess) if views is None else views, progress)
     cache.put(found)
     if images is not None:
-        found = quantize_model(bundle, found, images, max_drop)
+        found = quantize_model(bundle, found, images, max_drop, progress=progress)
         cache.put(found)
-    cache.measure(open_in_torch(bundle, "cpu").engine)
+    cache.measure(open_in_torch(bundle, "cpu").engine, partial(progress, "measuring speeds"))
     return found

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
+from itertools import count
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Lock
@@ -23,6 +24,7 @@ from torch import Tensor
 from torch.export import ExportedProgram
 
 from vitreous.arguments import Precision
+from vitreous.callbacks import Callbacks, NamedProgress
 from vitreous.config.data import Preprocess
 from vitreous.errors import UserError
 from vitreous.inference.engine import LOGITS, GraphEngine
@@ -214,7 +216,7 @@ SEARCH_SECONDS = 600.0  # about how long the search for the operations that cost
 MAX_RANKING_IMAGES = 100  # those that int8 changes most; more change the ranking of operations little
 
 
-def quantize(model: Any, images: Tensor, *, transformer: bool) -> Any:
+def quantize(model: Any, images: Tensor, *, transformer: bool, progress: NamedProgress = Callbacks.progress) -> Any:
     """The model with its large products in int8, by NNCF's post-training quantization.
 
     images: (n, C, H, W) uint8, from which the ranges of activations are read; transformer: it has attention.
@@ -222,11 +224,20 @@ def quantize(model: Any, images: Tensor, *, transformer: bool) -> Any:
     import nncf
 
     with quiet_converters():
-        return nncf.quantize(model, advanced_parameters=_for_this_processor(), **_settings(images, transformer))
+        return nncf.quantize(
+            model, advanced_parameters=_for_this_processor(), **_settings(images, transformer, progress)
+        )
 
 
 def quantize_with_accuracy_control(
-    model: Any, images: Tensor, *, transformer: bool, control: Tensor, labels: Tensor, max_drop: float
+    model: Any,
+    images: Tensor,
+    *,
+    transformer: bool,
+    control: Tensor,
+    labels: Tensor,
+    max_drop: float,
+    progress: NamedProgress = Callbacks.progress,
 ) -> Any:
     """The same, with as many operations left in float32 as it takes to lose at most `max_drop` points of accuracy.
 
@@ -235,9 +246,20 @@ def quantize_with_accuracy_control(
     import nncf
 
     products = sum(op.get_type_name() in ("MatMul", "Convolution", "GroupConvolution") for op in model.get_ops()) or 1
-    search = plan_search(products, len(control), _seconds_per_image(model, control[:1]))
+    per_image = _seconds_per_image(model, control[:1])
+    search = plan_search(products, len(control), per_image)
     minutes = math.ceil(search.seconds / 60)
     log.info(f"int8: looking for the operations that cost most accuracy, which takes up to {minutes} min.")
+    seen, planned = count(1), round(search.seconds / per_image)
+
+    def measure(compiled: Any, items: Iterable[tuple[NDArray[Any], int]]) -> float:
+        def counted() -> Iterator[tuple[NDArray[Any], int]]:
+            for item in items:
+                yield item
+                progress("looking for the costliest operations", min(next(seen), planned), planned)
+
+        return measure_accuracy(compiled, counted())
+
     with quiet_converters():
         return nncf.quantize_with_accuracy_control(
             model,
@@ -245,14 +267,14 @@ def quantize_with_accuracy_control(
                 [(image[None].numpy(), int(label)) for image, label in zip(control, labels, strict=True)],
                 lambda item: item[0],
             ),
-            validation_fn=measure_accuracy,
+            validation_fn=measure,
             max_drop=max_drop / 100,
             drop_type=nncf.DropType.ABSOLUTE,
             advanced_quantization_parameters=_for_this_processor(),
             advanced_accuracy_restorer_parameters=nncf.AdvancedAccuracyRestorerParameters(
                 max_num_iterations=search.returned, ranking_subset_size=search.ranked
             ),
-            **_settings(images, transformer),
+            **_settings(images, transformer, progress),
         )
 
 
@@ -296,11 +318,17 @@ def measure_accuracy(compiled: Any, items: Iterable[tuple[NDArray[Any], int]]) -
     )
 
 
-def _settings(images: Tensor, transformer: bool) -> dict[str, Any]:
+def _settings(images: Tensor, transformer: bool, progress: NamedProgress) -> dict[str, Any]:
     import nncf
 
+    seen = count(1)
+
+    def as_array(image: Tensor) -> NDArray[Any]:
+        progress("calibrating", min(next(seen), len(images)), len(images))
+        return image[None].numpy()
+
     return {
-        "calibration_dataset": nncf.Dataset([image[None].numpy() for image in images]),
+        "calibration_dataset": nncf.Dataset(list(images), as_array),
         "subset_size": len(images),
         "model_type": nncf.ModelType.TRANSFORMER if transformer else None,
     }

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import math
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,16 +12,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vitreous.callbacks import Callbacks, NamedProgress
 from vitreous.config.data import Preprocess
 from vitreous.data.builtin import builtin_data
 from vitreous.data.decode import ImageError
-from vitreous.data.opening import choose_split, open_dataset
+from vitreous.data.opening import choose_split, open_images
 from vitreous.data.source import Data, Source
 from vitreous.data.view import Sample, make_view
 from vitreous.errors import UserError
+from vitreous.inference.engine import InferenceModel, in_batches, open_in_torch
 from vitreous.inference.matching import match_classes
+from vitreous.model.predictions import predicted_class
 from vitreous.storage.overwrite import real_path
 from vitreous.weights.bundle import Bundle
+
+log = logging.getLogger("vitreous")
 
 SEED = 0
 BUILTIN_IMAGES = 16
@@ -35,6 +42,8 @@ class LabelledViews(NamedTuple):
 
     views: Tensor
     labels: Tensor
+    split: str = ""  # of the data
+    note: str | None = None  # what to say beside an accuracy on them: that the model has seen some
 
 
 class QuantizationImages(NamedTuple):
@@ -43,9 +52,16 @@ class QuantizationImages(NamedTuple):
     calibration: Tensor  # (n, C, H, W) uint8, from which the ranges of activations are read
     control: LabelledViews  # decide whether int8 is refused, and which operations stay in float32
     held_out: LabelledViews  # decide nothing in the conversion, so that they measure its accuracy
+    labelled: bool = True  # False: the labels are the network's own predictions in float32
 
 
-def sample_views(source: Source, preprocess: Preprocess, count: int, labels: tuple[str, ...] = ()) -> LabelledViews:
+def sample_views(
+    source: Source,
+    preprocess: Preprocess,
+    count: int,
+    labels: tuple[str, ...] = (),
+    progress: NamedProgress = Callbacks.progress,
+) -> LabelledViews:
     """At most `count` images of the source, chosen at random but always the same; unreadable ones are left out.
 
     labels: the model's, to which classes are matched by name.
@@ -65,6 +81,7 @@ def sample_views(source: Source, preprocess: Preprocess, count: int, labels: tup
         except ImageError:
             continue
         kept.append(index)
+        progress("reading images", len(kept), min(count, len(order)))
     if not views:
         raise UserError("none of the images can be read; give others.")
     return LabelledViews(torch.stack(views), torch.from_numpy(source.labels)[kept])
@@ -79,35 +96,67 @@ def builtin_views(preprocess: Preprocess) -> Tensor:
     return torch.stack([views[:, channel].roll(channel, dims=0) for channel in range(views.shape[1])], dim=1)
 
 
-def split_images(bundle: Bundle, calibrate: str | Path | Data, verify: str | Path | Data | None) -> QuantizationImages:
+def split_images(
+    bundle: Bundle,
+    calibrate: str | Path | Data,
+    verify: str | Path | Data | None,
+    progress: NamedProgress = Callbacks.progress,
+) -> QuantizationImages:
     """Images to calibrate int8 with, and labelled ones for control and held out: those to verify, else the val split.
 
     The test split is taken only if there is no other: what it decides, it can no longer measure. Of data with one split
-    only, half of the images calibrate. No image is in two of the three.
+    only, half of the images calibrate. No image is in two of the three. Without labels, or with classes that are not
+    the model's, the network's own predictions are the labels: what is measured is how often int8 agrees with them.
     """
-    data = open_dataset(calibrate)
-    other = data if verify is None or _same_place(calibrate, verify) else open_dataset(verify)
+    data = open_images(calibrate)
+    other = data if verify is None or _same_place(calibrate, verify) else open_images(verify)
     calibration = data.splits.get("train") or next(iter(data.splits.values()))
-    labelled = choose_split(other, "val" if verify is None and "val" in other.splits else None)[1]
+    split, judged = choose_split(other, "val" if verify is None and "val" in other.splits else None)
     rng = np.random.default_rng(SEED)
-    if labelled is calibration:
+    if judged is calibration:
         order = rng.permutation(len(calibration))
         half = min(CALIBRATION_IMAGES, (len(order) + 1) // 2)
-        calibration, labelled = calibration.subset(order[:half]), labelled.subset(order[half:])
-    if len(labelled) < 2:
+        calibration, judged = calibration.subset(order[:half]), judged.subset(order[half:])
+    if len(judged) < 2:
         raise UserError("calibrate: too few images to calibrate with some and judge by others; give more.")
-    order = rng.permutation(len(labelled))
+    order = rng.permutation(len(judged))
     third = min(CONTROL_IMAGES, math.ceil(len(order) / 3))
-    return QuantizationImages(
-        sample_views(calibration, bundle.preprocess, CALIBRATION_IMAGES).views,
-        sample_views(labelled.subset(order[:third]), bundle.preprocess, CONTROL_IMAGES, bundle.labels),
-        held_out_views(labelled.subset(order[third:]), bundle.preprocess, bundle.labels),
-    )
+    labels, labelled = bundle.labels, _has_labels(judged, bundle.labels)
+    if not labelled:
+        log.info("int8: the images have no labels of the model's classes, so its agreement with float32 is measured.")
+        labels = ()
+    control = sample_views(judged.subset(order[:third]), bundle.preprocess, CONTROL_IMAGES, labels, progress)
+    held_out = held_out_views(bundle, judged.subset(order[third:]), labels, split, progress)
+    if not labelled:
+        control, held_out = (_with_predictions(bundle, views, progress) for views in (control, held_out))
+    calibrating = sample_views(calibration, bundle.preprocess, CALIBRATION_IMAGES, progress=progress).views
+    return QuantizationImages(calibrating, control, held_out, labelled)
 
 
-def held_out_views(source: Source, preprocess: Preprocess, labels: tuple[str, ...]) -> LabelledViews:
+def _has_labels(source: Source, labels: tuple[str, ...]) -> bool:
+    try:
+        return bool((match_classes(source, labels, "all").source.labels >= 0).any())
+    except UserError:  # classes that are not the model's
+        return False
+
+
+def _with_predictions(bundle: Bundle, images: LabelledViews, progress: NamedProgress) -> LabelledViews:
+    engine = open_in_torch(bundle, "cpu").engine
+    predict = partial(progress, "predicting in float32")
+    return images._replace(labels=predicted_class(in_batches(engine.logits, images.views, engine.batch_size, predict)))
+
+
+def held_out_views(
+    model: Bundle | InferenceModel,
+    source: Source,
+    labels: tuple[str, ...],
+    split: str,
+    progress: NamedProgress = Callbacks.progress,
+) -> LabelledViews:
+    preprocess = model.preprocess if isinstance(model, Bundle) else model.engine.preprocess
     count = min(HELD_OUT_IMAGES, max(1, HELD_OUT_BYTES // (preprocess.channels * math.prod(preprocess.size))))
-    return sample_views(source, preprocess, count, labels)
+    note = None if model.seen_images is None else model.seen_images.overlap(source).sentence
+    return sample_views(source, preprocess, count, labels, progress)._replace(split=split, note=note)
 
 
 def _same_place(one: str | Path | Data, other: str | Path | Data) -> bool:

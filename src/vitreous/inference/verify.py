@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +14,8 @@ from torch import Tensor
 from torch.export import ExportedProgram
 from torch.fx import Interpreter, Node
 
-from vitreous.inference.engine import Engine
+from vitreous.callbacks import Callbacks, NamedProgress
+from vitreous.inference.engine import Engine, in_batches
 from vitreous.model.predictions import class_probabilities, predicted_class
 
 TOLERANCE = 1e-4  # by which logits may differ in float32, relative to the largest of them if that is above 1
@@ -36,7 +38,14 @@ class Agreement:
         return self.images - self.equal <= math.ceil(fraction * self.images)
 
 
-def compare_engines(reference: Engine, other: Engine, images: Tensor, *, classifier: bool) -> Agreement:
+def compare_engines(
+    reference: Engine,
+    other: Engine,
+    images: Tensor,
+    *,
+    classifier: bool,
+    progress: NamedProgress = Callbacks.progress,
+) -> Agreement:
     """How the other engine's outputs differ from the reference's, for images (n, C, H, W) uint8.
 
     The first image is given alone, too, and the worse of its outputs counts: an engine may have a graph of its own for
@@ -45,8 +54,12 @@ def compare_engines(reference: Engine, other: Engine, images: Tensor, *, classif
     """
 
     def outputs(name: str) -> tuple[Tensor, Tensor]:  # (n + 1, ...) of each engine; the last is the first image again
-        compute, expected = getattr(other, name), in_batches(getattr(reference, name), images, reference.batch_size)
-        found = torch.cat([in_batches(compute, images, other.batch_size), compute(images[:1])])
+        compute, by = (
+            getattr(other, name),
+            [partial(progress, f"comparing {name}, {e.name}") for e in (reference, other)],
+        )
+        expected = in_batches(getattr(reference, name), images, reference.batch_size, by[0])
+        found = torch.cat([in_batches(compute, images, other.batch_size, by[1]), compute(images[:1])])
         return found, torch.cat([expected, expected[:1]])
 
     def fold(differences: Tensor) -> Tensor:  # (n,) of (n + 1,): for the first image the worse of both
@@ -70,10 +83,6 @@ def compare_engines(reference: Engine, other: Engine, images: Tensor, *, classif
         max_representation_difference=features.max().item(),
         worst=int(torch.maximum(differences, features).argmax()),
     )
-
-
-def in_batches(function: Callable[[Tensor], Tensor], images: Tensor, size: int) -> Tensor:
-    return torch.cat([function(batch) for batch in torch.split(images, size)])
 
 
 def _differences(found: Tensor, expected: Tensor) -> Tensor:

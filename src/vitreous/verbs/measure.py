@@ -62,7 +62,7 @@ class Bench(PreprocessOption, Verb["BenchResult"]):
         from vitreous.storage.files import write_output
         from vitreous.weights.bundle import Bundle
 
-        place, message = None if self.out is None else output_folder(self.out), self.active_callbacks.message
+        place, callbacks = None if self.out is None else output_folder(self.out), self.active_callbacks
         if place is not None:
             for file in (NUMBERS, PLOT):
                 check_file(place / file)
@@ -70,14 +70,14 @@ class Bench(PreprocessOption, Verb["BenchResult"]):
             if self.merge is not None or self.preprocess is not None:
                 raise UserError(f"{self.model}: what it merges and how it prepares images is built in; leave both out.")
             found = bench.exported_engine(Path(self.model), self.data)
-            rows = bench.measure_engines(found, self.batch_sizes, message)
+            rows = bench.measure_engines(found, self.batch_sizes, callbacks)
         else:
             bundle = open_model(self.model, self.preprocess)
             if self.data is not None:
                 check_classifier(bundle)
             merges = [bench.own_merge(bundle)] if self.merge is None else list(dict.fromkeys(self.merge))
-            found = bench.gather_engines(bundle, merges, self.data, self.max_drop, message)
-            rows = bench.measure_engines(found, self.batch_sizes, message)
+            found = bench.gather_engines(bundle, merges, self.data, self.max_drop, callbacks)
+            rows = bench.measure_engines(found, self.batch_sizes, callbacks)
             bench.remember_speeds(bundle, merges, rows)
         name = "the model" if isinstance(self.model, Bundle) else str(self.model)
         result = bench.BenchResult(name, describe_machine(), tuple(rows), tuple(found.remarks))
@@ -91,7 +91,7 @@ class Bench(PreprocessOption, Verb["BenchResult"]):
 
         first = result.rows[0]
         latencies = [f"ms for {one.batch} (p50, p99)#" for one in first.latencies]
-        accuracy = [f"accuracy of {first.evaluated:,}#"] if first.evaluated else []
+        accuracy = [f"accuracy of {first.evaluated:,} ({first.split})#"] if first.evaluated else []
         rows = (
             (
                 name_row(row),

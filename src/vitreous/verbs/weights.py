@@ -204,13 +204,15 @@ class Export(Verb[Path]):
     int8: bool = False
     """For openvino, compute the large products in 8-bit integers."""
     calibrate: str | Path | Data | None = None
-    """DATA: Labelled images, from which int8 reads the ranges of activations."""
+    """DATA: Images from which int8 reads the ranges of activations. With labels of the model's classes the loss of
+    accuracy is measured, else how often int8 predicts what float32 does."""
     verify: str | Path | Data | None = None
-    """DATA: Images to compare predictions on; for int8 labelled ones, on which accuracy is measured. Default: the val
+    """DATA: Images to compare predictions on; for int8 those on which accuracy is measured. Default: the val
     split of those to calibrate with, or their test split, or some images of the package's own."""
     max_drop: Annotated[float, Range(0, 100)] | None = None
     """POINTS: Points of accuracy that int8 may lose. Where plain quantization loses more, the costliest operations
-    stay in float32; where even that does, nothing is written. Default: 0.5."""
+    stay in float32; where even that does, nothing is written. Default: 0.5; of images without labels 2, in points of
+    predictions that change."""
     merge: TokenMerge | None = None
     """COUNT: For openvino and onnx, how many tokens to merge per block. Default: as the model says."""
     preprocess: Preprocess | str | None = None
@@ -235,7 +237,14 @@ class Export(Verb[Path]):
         check_apart(out, bundle.path)
         if self.to in FORMATS:
             return write_weights(out, bundle, self.to)
-        found = prepare_export(bundle, self.to, calibrate=self.calibrate, verify=self.verify, max_drop=self.max_drop)
+        found = prepare_export(
+            bundle,
+            self.to,
+            calibrate=self.calibrate,
+            verify=self.verify,
+            max_drop=self.max_drop,
+            progress=self.active_callbacks.progress,
+        )
         return save_engine(out, found)
 
     def _check_options(self) -> None:
@@ -246,7 +255,7 @@ class Export(Verb[Path]):
         if self.int8 and (engine is None or "int8" not in engine.precisions):
             raise UserError(f"int8: there is none for {self.to}; export to openvino, or leave it out.")
         if self.int8 and self.calibrate is None:
-            raise UserError("int8: needs labelled images to calibrate with; give calibrate.")
+            raise UserError("int8: needs images to calibrate with; give calibrate.")
         for name in ("calibrate", "max_drop"):
             if getattr(self, name) is not None and not self.int8:
                 raise UserError(f"{name}: only int8 needs it; ask for int8, or leave it out.")
@@ -290,8 +299,7 @@ class Export(Verb[Path]):
             )
             if (accuracy := metadata.accuracy) is not None:
                 kept = "; the costliest operations stayed in float32" if metadata.accuracy_control else ""
-                images = f"{accuracy.images:,} held-out images"
-                print(f"accuracy: {accuracy.int8:.2%} in int8, {accuracy.fp32:.2%} in float32, of {images}{kept}")
+                print(f"int8: {accuracy}{kept}")
         print(f"open it: {open_with.format(out=place, auto=auto)}")
 
 
