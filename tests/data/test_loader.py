@@ -1,3 +1,4 @@
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -355,3 +356,45 @@ def test_a_image_that_stands_in_for_another_has_its_own_key(damaged: Source):
     list(loader.plain_batches(7))
     index = torch.cat([batch.index for batch in loader.plain_batches(7)]).tolist()
     assert index == [i for i in range(60) if i not in (3, 4, 59)]  # nothing stands in where nothing is trained
+
+
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> tuple[torch.device, list[tuple[torch.dtype, str, str]]]:
+    """A device that is not the CPU and needs no GPU, and what is normalised: its type, where, and by which thread."""
+    seen: list[tuple[torch.dtype, str, str]] = []
+
+    def note(images: torch.Tensor, preprocess: Preprocess) -> torch.Tensor:
+        seen.append((images.dtype, images.device.type, threading.current_thread().name.partition("_")[0]))
+        return normalise(images, preprocess)
+
+    monkeypatch.setattr("vitreous.data.loader.normalise", note)
+    return torch.device("meta"), seen
+
+
+def test_bytes_go_to_the_device_and_are_normalised_there(source: Source, elsewhere, subtests):
+    device, seen = elsewhere
+    for workers in (0, 2):
+        with subtests.test(workers=workers):
+            here = Loader(source, SIZE, Augment(), batch_size=4, seed=1, workers=workers)
+            loader = Loader(source, SIZE, Augment(), batch_size=4, seed=1, workers=workers, device=device)
+            for epoch in range(2):  # worker processes live on from one epoch to the next
+                seen.clear()
+                expected, found = list(here.batches(epoch)), list(loader.batches(epoch))
+                assert [batch.index.tolist() for batch in found] == [batch.index.tolist() for batch in expected]
+                assert {batch.images.device.type for batch in found} == {"meta"}
+                assert all(a.targets.equal(b.targets) for a, b in zip(found, expected, strict=True))
+                assert set(seen) == {(torch.uint8, "cpu", "MainThread"), (torch.uint8, "meta", "prefetch")}
+            begun = loader.batches(0)
+            next(begun)
+            begun.close()  # left early
+            assert next(loader.batches(0)).index.equal(next(here.batches(0)).index)
+            here.close()
+            loader.close()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("prefetch")]
+
+
+def test_an_error_of_the_prefetch_thread_is_the_consumers(damaged: Source, elsewhere):
+    loader = Loader(damaged, SIZE, Augment(), batch_size=4, unreadable_limit=0.0, device=elsewhere[0])
+    with pytest.raises(UserError):
+        list(loader.batches(0))
+    loader.close()

@@ -48,7 +48,7 @@ class Cut(NamedTuple):
 
 def normalise(images: Tensor, preprocess: Preprocess) -> Tensor:
     """(x/255 - mean) / std: (B, C, H, W) of bytes, or of floats from 0 to 255, to float32."""
-    scale, shift = scale_and_shift(preprocess)
+    scale, shift = (numbers.to(images.device) for numbers in scale_and_shift(preprocess))
     return images.to(torch.float32, copy=True).mul_(scale).add_(shift)  # in place: no second large tensor
 
 

@@ -24,7 +24,9 @@ class ViewBatch:
     image (a mask, a label for each token) can follow: cut `box`, resize, mirror. Rotations and shears of an
     augmentation policy are not told."""
 
-    images: Tensor  # (B, V, C, H, W) float32, normalised; uint8 where the loader was told not to
+    images: (
+        Tensor  # (B, V, C, H, W) float32, normalised; uint8 where the loader was told not to; on the loader's device
+    )
     # (B, V, 4) float32: top, left, height and width as fractions of the upright image; a shifted view may reach beyond
     # the border of what evaluation sees, where its pixels are reflected.
     box: Tensor
@@ -63,9 +65,8 @@ class Batch:
         return self.views["image"].images[:, 0]
 
     def to(self, device: torch.device) -> Batch:
-        """The same on another device; to a GPU through pinned memory, so that nobody waits for the copy."""
-        pinned = device.type == "cuda"
-        return _mapped(self, lambda tensor: (tensor.pin_memory() if pinned else tensor).to(device, non_blocking=True))
+        """The same on another device."""
+        return _mapped(self, lambda tensor: to_device(tensor, device))
 
     def split(self, parts: int) -> list[Batch]:
         """Parts of nearly equal size; none is empty."""
@@ -74,6 +75,12 @@ class Batch:
             return _mapped(self, lambda rows: rows.tensor_split(parts)[number])
 
         return [part(number) for number in range(min(parts, len(self.index)))]
+
+
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """The same on another device; to a GPU through pinned memory, so that nobody waits for the copy."""
+    pinned = device.type == "cuda" and tensor.device.type == "cpu"
+    return (tensor.pin_memory() if pinned else tensor).to(device, non_blocking=True)
 
 
 def _mapped(record: Tensors, change: Callable[[Tensor], Tensor]) -> Tensors:

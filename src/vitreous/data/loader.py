@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Generator, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
 from vitreous.config.data import Augment, Preprocess, View
 from vitreous.data.augment import normalise
-from vitreous.data.batch import Batch, ViewBatch
+from vitreous.data.batch import Batch, ViewBatch, to_device
 from vitreous.data.batch_augment import mix
 from vitreous.data.collate import BatchMaker, BatchTask, Collated, Transforms, choose_maker
 from vitreous.data.decode import check_channels
@@ -27,6 +29,8 @@ from vitreous.distributed.world import SINGLE_PROCESS, World
 from vitreous.errors import UserError
 from vitreous.memory import check_memory
 
+Item = TypeVar("Item")
+_END: Any = object()
 PLAIN: Mapping[str, View] = {"image": View()}
 MIN_IMAGES_FOR_WORKERS = 256  # below that, starting processes takes longer than they save
 WORKER_BYTES = 64 * 2**20  # what a process that decodes takes for itself: Python's and Pillow's memory, and two batches
@@ -85,6 +89,8 @@ class Loader:
 
     views: what is cut from each image in training, by name; `augment` says all but its area and size.
     normalised: False gives images as bytes, which engines take.
+    device: where images are normalised; they go there as bytes. None: that of `world`. If it is not the CPU, a thread
+        prepares the next batch meanwhile.
     patch: the side of the model's patches, for a mixing that exchanges whole ones.
     token_labels: what says of each patch of a varied image what it shows; set it before the first batch.
     world: where several processes load together, each has its part: of every shuffled batch some of the images, the
@@ -112,6 +118,7 @@ class Loader:
         normalised: bool = True,
         patch: int | None = None,
         world: World = SINGLE_PROCESS,
+        device: torch.device | None = None,
     ) -> None:
         if len(source) == 0:
             raise UserError("there are no images to load; check the data.")
@@ -123,6 +130,8 @@ class Loader:
         self.source, self.preprocess, self.augment, self.seed = source, preprocess, augment, seed
         self.shuffle = augment is not None if shuffle is None else shuffle
         self.normalised, self.patch, self.world = normalised, patch, world
+        self._device = world.device if device is None else device
+        self._thread: ThreadPoolExecutor | None = None  # worker processes end with the thread that started them
         self.batch_size = min(batch_size, len(source))
         self._unit = 2 if augment is not None and augment.mixes else 1
         if self.shuffle and self.batch_size < self._unit * world.size:
@@ -163,9 +172,7 @@ class Loader:
         else:
             own, steps = slice(None), steps[self.world.rank_slice(len(steps))]
         tasks = [BatchTask(epoch, order[step * self.batch_size : (step + 1) * self.batch_size][own]) for step in steps]
-        for collated in self._collated(tasks):
-            if len(collated.indices):
-                yield self._batch(collated, epoch)
+        yield from self._ahead(self._batch(one, epoch) for one in self._collated(tasks) if len(one.indices))
 
     def plain_batches(
         self, batch_size: int, order: Index | None = None, world: World = SINGLE_PROCESS
@@ -182,8 +189,24 @@ class Loader:
     def plain_rounds(self, batch_size: int, order: Index) -> Iterator[Batch | None]:
         """The same for each batch of the order; None where none of its images can be read."""
         tasks = [BatchTask(None, order[start : start + batch_size]) for start in range(0, len(order), batch_size)]
-        for collated in self._collated(tasks):
-            yield self._batch(collated, None) if len(collated.indices) else None
+        return self._ahead(self._batch(one, None) if len(one.indices) else None for one in self._collated(tasks))
+
+    def _ahead(self, items: Generator[Item]) -> Iterator[Item]:
+        """The items; where they are for another device, a thread makes the next while one is used."""
+        if self._device.type == "cpu":
+            yield from items
+            return
+        self._thread = self._thread or ThreadPoolExecutor(1, thread_name_prefix="prefetch")
+        upcoming = self._thread.submit(next, items, _END)
+        try:
+            while (item := upcoming.result()) is not _END:
+                upcoming = self._thread.submit(next, items, _END)
+                yield item
+        finally:
+            if self._thread is None:  # closed meanwhile
+                items.close()
+            else:
+                self._thread.submit(items.close).result()
 
     def _collated(self, tasks: list[BatchTask]) -> Iterator[Collated]:
         """Batches, with a note of what could not be read; too much of it is refused."""
@@ -205,6 +228,9 @@ class Loader:
         """Stop the worker processes; a next epoch would start new ones."""
         if self._processes is not None:
             self._processes.close()
+        if self._thread is not None:
+            self._thread.shutdown()
+            self._thread = None
 
     def _make_here(self, task: BatchTask) -> Collated:
         """A batch made in this process, by one thread: waiting for a second one costs more than it gives to a view."""
@@ -219,7 +245,7 @@ class Loader:
         index = torch.from_numpy(collated.indices)
         views: dict[str, ViewBatch] = {}
         for name, (pixels, box, flipped) in collated.views.items():
-            images = torch.from_numpy(pixels)
+            images = to_device(torch.from_numpy(pixels), self._device)
             images = normalise(images, self.preprocess) if self.normalised else images
             views[name] = ViewBatch(images, torch.from_numpy(box), torch.from_numpy(flipped))
         keys = torch.from_numpy(sample_keys(self.seed, epoch or 0, collated.indices))
@@ -250,5 +276,6 @@ class Loader:
         try:
             check_unreadable(self.unreadable, len(self.source), self._limit, self.source.total)
         except UserError:
-            self.close()
+            if self._processes is not None:
+                self._processes.close()
             raise

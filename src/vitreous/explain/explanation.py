@@ -168,7 +168,7 @@ class Explainer:
         whole, place = seen.image, None
         if isinstance(model, TracesAttention):
             place = place_patches(whole.height, whole.width, preprocess, model.config.patch)
-        view, sinks = normalise(seen.view[None], preprocess).to(model.device), ()
+        view, sinks = normalise(seen.view[None].to(model.device), preprocess), ()
         with evaluating(model):
             found = compute_maps(
                 model,

@@ -263,7 +263,7 @@ def _batches(
             left_out[error.name] = error.reason
         if read and (len(read) == BATCH or position == len(chosen) - 1):
             indices, views, geometries, found = zip(*read, strict=True)
-            images = normalise(torch.stack(views), preprocess).to(model.device)
+            images = normalise(torch.stack(views).to(model.device), preprocess)
             yield _Batch(images, list(geometries), None if masks is None else list(found), list(indices))
             read = []
 

@@ -145,7 +145,7 @@ def attention_distances(
         if views and (len(views) == BATCH or i == count - 1):
             with evaluating(model):
                 found.append(
-                    attention_distance(model, normalise(torch.stack(views), bundle.preprocess).to(model.device))
+                    attention_distance(model, normalise(torch.stack(views).to(model.device), bundle.preprocess))
                 )
             views = []
         progress(i + 1, count)

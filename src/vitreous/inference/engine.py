@@ -100,7 +100,7 @@ class TorchEngine(Engine):
 
     def _compute(self, images: Tensor, outputs: Sequence[str]) -> list[Tensor]:
         with torch.inference_mode(), evaluating(self.network):
-            given = normalise(images, self.preprocess).to(self.network.device)
+            given = normalise(images.to(self.network.device), self.preprocess)
             if len(outputs) > 1:
                 both = self.network.outputs(given)
                 found = [both.logits if output == LOGITS else both.representation for output in outputs]

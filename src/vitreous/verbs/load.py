@@ -58,7 +58,7 @@ class Model:
     def prepare(self, image: ImageInput) -> Tensor:
         """(1, C, H, W) float32: the network's input for an image, on its device, prepared as `predict` does it."""
         preprocess = self.bundle.preprocess
-        return normalise(make_view(image, preprocess)[None], preprocess).to(self.network.device)
+        return normalise(make_view(image, preprocess)[None].to(self.network.device), preprocess)
 
     @checked
     def trace(self, image: ImageInput, layers: Sequence[int] | None = None) -> Trace:

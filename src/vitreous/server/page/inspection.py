@@ -269,7 +269,7 @@ def logits_covered(bundle: Bundle, view: Tensor, covered: Tensor, merge: int | N
 
 def _image(bundle: Bundle, view: Tensor) -> Tensor:
     """(1, C, H, W) normalised, where the network is."""
-    return normalise(view[None], bundle.preprocess).to(bundle.model.device)
+    return normalise(view[None].to(bundle.model.device), bundle.preprocess)
 
 
 def _merging(network: Network, merge: int | None) -> Network:

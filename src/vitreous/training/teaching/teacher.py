@@ -158,10 +158,11 @@ def predict_batches(
         workers=workers,
         cache_bytes=0,
         unreadable_limit=unreadable_limit,
+        device=teacher.device,
     )
     with closing(loader):
         for batch in loader.batches():
-            predictions = predict(batch.images.to(teacher.device)).float().cpu()
+            predictions = predict(batch.images).float().cpu()
             check_numbers(predictions, "scores", Path(teacher.place))
             yield batch.index, predictions
             done += len(batch.index)
