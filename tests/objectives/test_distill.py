@@ -24,11 +24,11 @@ from vitreous.model.family import build_network
 from vitreous.objectives.build import build_objective
 from vitreous.objectives.distill import (
     Distillation,
-    ImageTargets,
-    ViewTargets,
     hard_targets,
+    image_targets,
     renormalise,
     soft_targets,
+    view_targets,
 )
 from vitreous.objectives.objective import Setting
 from vitreous.training.step import Learner, train_step
@@ -62,7 +62,7 @@ TABLE = 2 * numbers(len(TARGETS), 3, seed=5)
 
 
 def build(settings=None, weight=None, answers=None, **changes):
-    given = ImageTargets(TABLE) if answers is None else answers
+    given = image_targets(TABLE) if answers is None else answers
     objective = Distillation(student(**changes), settings or Distill(), Setting(teacher_targets=given)).train()
     objective.class_weight = weight
     return objective
@@ -139,7 +139,7 @@ def test_with_the_token_each_classifier_has_its_own_term(subtests):
 
 def test_labels_teach_one_classifier_and_the_teacher_the_other():
     for targets, answers in ((TARGETS, TABLE), (TARGETS.flip(0), TABLE), (TARGETS, TABLE.flip(0))):
-        objective = build(answers=ImageTargets(answers), distilled=True)
+        objective = build(answers=image_targets(answers), distilled=True)
         objective(batch(targets), 0.0)[0].backward()
         found = objective.model.head.weight.grad.clone(), objective.model.head_dist.weight.grad.clone()
         if targets is TARGETS and answers is TABLE:
@@ -187,7 +187,7 @@ SOFT = torch.nn.functional.one_hot(TARGETS, 3).float().lerp(torch.full((11, 3), 
 def test_uneven_parts_teach_what_the_whole_batch_does(subtests):
     for labels, targets, weight in product((TARGETS, SOFT), ("hard", "soft"), (None, WEIGHT)):
         with subtests.test(labels=labels, targets=targets, weight=weight):
-            objective = build(Distill(targets=targets), weight, ImageTargets(TABLE.double()), distilled=True).double()
+            objective = build(Distill(targets=targets), weight, image_targets(TABLE.double()), distilled=True).double()
             labels = labels.double() if labels.is_floating_point() else labels
             seen = Batch.of(numbers(11, 3, 16, 16).double(), labels)
             whole, parts = gradients(objective, [seen]), gradients(objective, seen.split(4))
@@ -219,7 +219,7 @@ def test_class_weights_weigh_both_terms(subtests):
 
 
 def teaching(network, own=PREPROCESS):
-    return ViewTargets(network, own, PREPROCESS)
+    return view_targets(network, own, PREPROCESS)
 
 
 def test_the_teacher_is_asked_about_the_very_view():
@@ -250,7 +250,7 @@ def test_the_teacher_is_neither_trained_nor_kept_nor_copied():
 
 def test_a_network_without_tokens_learns_both_with_its_one_classifier():
     network = build_network(BiTConfig(depths=(1,), width=0.5, image_size=(16, 16), classes=3))
-    objective = build_objective(network, Distill(), Setting(teacher_targets=ImageTargets(TABLE)))
+    objective = build_objective(network, Distill(), Setting(teacher_targets=image_targets(TABLE)))
     loss, _ = objective(batch(), 0.0)
     assert loss.item() == pytest.approx(np.log(3), abs=1e-5)  # its classifier starts at zero
     loss.backward()

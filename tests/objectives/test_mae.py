@@ -12,7 +12,8 @@ from transformers.models.vit_mae.modeling_vit_mae import build_2d_sinusoidal_pos
 from vitreous import ViT, ViTConfig
 from vitreous.config.objective import Mae
 from vitreous.data.batch import Batch
-from vitreous.objectives.mae import MaskedAutoencoder, explained, masked_loss, pixels_last, shuffle, unpatchify
+from vitreous.objectives.collapse import explained
+from vitreous.objectives.mae import MaskedAutoencoder, masked_loss, pixels_last, shuffle, unpatchify
 from vitreous.objectives.objective import Setting
 
 SIZES = [
@@ -238,15 +239,15 @@ def test_saying_nothing_explains_nothing_whatever_the_images():
     textured = objective.targets(images, every)
     silence = masked_loss(torch.zeros_like(textured), textured)
     assert silence.item() == pytest.approx(1 - 1 / 48, abs=1e-5)
-    assert explained(silence, textured).item() == pytest.approx(0, abs=1e-5)
-    assert explained(silence / 4, textured).item() == pytest.approx(0.75, abs=1e-5)
-    assert explained(torch.tensor(2.0), textured) == 0
+    assert explained(silence, textured.var(correction=0)).item() == pytest.approx(0, abs=1e-5)
+    assert explained(silence / 4, textured.var(correction=0)).item() == pytest.approx(0.75, abs=1e-5)
+    assert explained(torch.tensor(2.0), textured.var(correction=0)) == 0
     images[:, :, :8] = 1.0  # half of each image
     half = objective.targets(images, every)
     silence = masked_loss(torch.zeros_like(half), half)
     assert silence.item() == pytest.approx((1 - 1 / 48) / 2, abs=1e-5)
-    assert explained(silence, half).item() == pytest.approx(0, abs=1e-5)
-    assert explained(torch.tensor(0.3), objective.targets(torch.full_like(images, 0.1), every)) == 0
+    assert explained(silence, half.var(correction=0)).item() == pytest.approx(0, abs=1e-5)
+    assert explained(torch.tensor(0.3), objective.targets(torch.full_like(images, 0.1), every).var(correction=0)) == 0
 
 
 def trained(images, after=0, **more):

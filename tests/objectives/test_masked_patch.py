@@ -16,7 +16,8 @@ from vitreous.data.augment import normalise
 from vitreous.data.batch import Batch
 from vitreous.model.family import build_network, named_config
 from vitreous.objectives.build import build_objective
-from vitreous.objectives.masked_patch import corrupt, explained
+from vitreous.objectives.collapse import explained
+from vitreous.objectives.masked_patch import colour_entropy, corrupt
 from vitreous.objectives.objective import Setting
 
 SIZE = {"width": 24, "depth": 2, "heads": 3, "mlp_width": 40, "patch": 4, "image_size": (16, 16), "classes": 0}
@@ -210,10 +211,11 @@ def test_what_is_explained_is_measured_against_the_shares_of_the_colours():
     """Hand-computed: of two colours, seen three times and once."""
     targets = torch.tensor([7, 7, 7, 2])
     entropy = -(0.75 * math.log(0.75) + 0.25 * math.log(0.25))
-    assert explained(torch.tensor(entropy), targets).item() == pytest.approx(0, abs=1e-6)
-    assert explained(torch.tensor(entropy / 4), targets).item() == pytest.approx(0.75, abs=1e-6)
-    assert explained(torch.tensor(9.0), targets) == 0
-    assert explained(torch.tensor(0.3), torch.tensor([5, 5])) == 0
+    prior = colour_entropy(targets)
+    assert explained(torch.tensor(entropy), prior).item() == pytest.approx(0, abs=1e-6)
+    assert explained(torch.tensor(entropy / 4), prior).item() == pytest.approx(0.75, abs=1e-6)
+    assert explained(torch.tensor(9.0), prior) == 0
+    assert explained(torch.tensor(0.3), colour_entropy(torch.tensor([5, 5]))) == 0
 
 
 def test_it_begins_with_all_colours_alike():

@@ -43,6 +43,11 @@ class World:
             return tensor
         return _AllReduce.apply(tensor)  # type: ignore[no-untyped-call]
 
+    def mean_rows(self, rows: Tensor) -> Tensor:
+        """(D,): the mean of the rows (n, D) of all processes; n may differ. NaN if there are none."""
+        sums = self.all_reduce(torch.cat([rows.sum(dim=0), rows.new_tensor([len(rows)])]))
+        return sums[:-1] / sums[-1]
+
     def all_reduce_max(self, tensor: Tensor) -> Tensor:
         """The elementwise maximum over all processes; without gradients."""
         if self.size == 1:

@@ -31,11 +31,7 @@ def information(probabilities: Tensor, world: World = SINGLE_PROCESS) -> Tensor:
     0 when all images get the same one, be it one prototype or all equally: in both ways of collapsing. world: the
     processes that have rows.
     """
-    if world.size == 1:
-        return entropy(probabilities.mean(dim=0)) - entropy(probabilities).mean()
-    count = world.all_reduce(probabilities.new_tensor(float(len(probabilities))))
-    mean = world.all_reduce(probabilities.sum(dim=0)) / count
-    return entropy(mean) - world.all_reduce(entropy(probabilities).sum()) / count
+    return entropy(world.mean_rows(probabilities)) - world.mean_rows(entropy(probabilities)[:, None])[0]
 
 
 def feature_std(features: Tensor, world: World = SINGLE_PROCESS) -> Tensor:
@@ -46,10 +42,17 @@ def feature_std(features: Tensor, world: World = SINGLE_PROCESS) -> Tensor:
     direction = F.normalize(features.float(), dim=1)
     if world.size == 1:
         return direction.std(dim=0, correction=0).mean() * math.sqrt(features.shape[1])
-    count = world.all_reduce(direction.new_tensor(float(len(direction))))
-    mean = world.all_reduce(direction.sum(dim=0)) / count
-    variance = world.all_reduce((direction - mean).square().sum(dim=0)) / count
+    variance = world.mean_rows((direction - world.mean_rows(direction)).square())
     return variance.sqrt().mean() * math.sqrt(features.shape[1])
+
+
+def explained(loss: Tensor, prior: Tensor) -> Tensor:
+    """The fraction of `prior`, the loss of one answer for all hidden patches, that a loss leaves explained; at least 0.
+
+    The prior depends on the images: the variance of normalised patches is 1 - 1/(P*P*C), or 0 where they are flat.
+    """
+    found = (1 - loss / prior).clamp(min=0)
+    return torch.where(prior > 1e-6, found, torch.zeros_like(found))  # less is rounding: nothing to explain
 
 
 @dataclass

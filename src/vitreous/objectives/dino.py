@@ -108,11 +108,9 @@ class SelfDistillation(Objective):
         move_average(self.head, self.student_head, rate)
         for centre, seen in ((self.centre, self._logits), (self.patch_centre, self._patch_logits)):
             if seen:
-                logits = torch.cat(seen)  # of masked patches perhaps none, and elsewhere more than here
-                total = self.world.all_reduce(logits.sum(dim=0))
-                count = self.world.all_reduce(logits.new_tensor(float(len(logits))))
-                if count > 0:
-                    centre.lerp_(total / count, 1 - self.settings.centre_momentum)
+                mean = self.world.mean_rows(torch.cat(seen))
+                # of masked patches there may be none
+                centre.lerp_(torch.where(mean.isnan(), centre, mean), 1 - self.settings.centre_momentum)
                 seen.clear()
 
     def momentum(self, progress: float) -> float:

@@ -90,30 +90,32 @@ def soft_loss(logits: Tensor, targets: Tensor, temperature: float) -> Tensor:
     return temperature**2 * (torch.xlogy(targets, targets) - targets * logs).sum(dim=1)
 
 
-class ViewTargets(TeacherTargets):
-    """The teacher looks at the batch's images as the student does, augmented and mixed, but prepared in its own way."""
+def view_targets(logits: Callable[[Tensor], Tensor], own: Preprocess, students: Preprocess) -> TeacherTargets:
+    """The teacher looks at the batch's images as the student does, augmented and mixed, but prepared in its own way.
 
-    def __init__(self, logits: Callable[[Tensor], Tensor], own: Preprocess, students: Preprocess) -> None:
-        """logits: (B, C, H, W) normalised by `own` to (B, K). students: how the batch's images were normalised."""
-        self.logits, self.own, self.students = logits, own, students
+    logits: (B, C, H, W) normalised by `own` to (B, K). students: how the batch's images were normalised.
+    """
 
-    def __call__(self, batch: Batch, to_targets: Callable[[Tensor], Tensor]) -> Tensor:
-        with torch.no_grad():
-            return to_targets(self.logits(renormalise(batch.images, self.students, self.own)).float())
+    @torch.no_grad()
+    def targets(batch: Batch, to_targets: Callable[[Tensor], Tensor]) -> Tensor:
+        return to_targets(logits(renormalise(batch.images, students, own)).float())
+
+    return targets
 
 
-class ImageTargets(TeacherTargets):
-    """The teacher has looked at every image once; for two that are mixed, its targets are mixed by the same lambda."""
+def image_targets(logits: Tensor) -> TeacherTargets:
+    """The teacher has looked at every image once; for two that are mixed, its targets are mixed by the same lambda.
 
-    def __init__(self, logits: Tensor) -> None:
-        """logits: (n, K), one row for each image of the source that batches come from."""
-        self.logits = logits
+    logits: (n, K), one row for each image of the source that batches come from.
+    """
 
-    def __call__(self, batch: Batch, to_targets: Callable[[Tensor], Tensor]) -> Tensor:
-        targets = to_targets(self.logits[batch.index])
+    def targets(batch: Batch, to_targets: Callable[[Tensor], Tensor]) -> Tensor:
+        found = to_targets(logits[batch.index])
         if batch.partner is None or batch.lam is None:
-            return targets
-        return torch.lerp(to_targets(self.logits[batch.partner]), targets, batch.lam[:, None])
+            return found
+        return torch.lerp(to_targets(logits[batch.partner]), found, batch.lam[:, None])
+
+    return targets
 
 
 def renormalise(images: Tensor, given: Preprocess, target: Preprocess) -> Tensor:

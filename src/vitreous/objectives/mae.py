@@ -22,7 +22,7 @@ from vitreous.model.keyed_random import keyed_uniform
 from vitreous.model.network import LeavesPatchesOut, Network, ParameterGroup, require
 from vitreous.model.position import Grid, Layout, sincos_like, take_cells
 from vitreous.model.vit import Block, ViT
-from vitreous.objectives.collapse import feature_std
+from vitreous.objectives.collapse import explained, feature_std
 from vitreous.objectives.objective import Metrics, Objective, Setting
 from vitreous.storage.manifest import check_manifest
 
@@ -51,7 +51,7 @@ class MaskedAutoencoder(Objective):
         rebuilt, _ = self.rebuild(batch.images, keep_ids, masked, batch.keys)
         targets = self.targets(batch.images, masked)
         loss = masked_loss(rebuilt, targets)
-        metrics = {"explained": explained(loss.detach(), targets)}
+        metrics = {"explained": explained(loss.detach(), targets.var(correction=0))}
         if self.training and self.taken.item() % STEPS_BETWEEN == 0:
             metrics["feature_std"] = self.full_image_std(batch.images[: -(-IMAGES_COMPARED // self.world.size)])
         return loss, metrics
@@ -200,17 +200,6 @@ def shuffle(noise: Tensor, mask: float) -> tuple[Tensor, Tensor]:
 def masked_loss(rebuilt: Tensor, targets: Tensor) -> Tensor:
     """The squared error, averaged over pixels and masked patches; both (B, M, P*P*C)."""
     return (rebuilt - targets).square().mean()
-
-
-def explained(loss: Tensor, targets: Tensor) -> Tensor:
-    """The fraction of the variance of `targets` that a squared error leaves explained: 0 if one value does as well.
-
-    Normalised patches have the mean 0 and the variance 1 - 1/(P*P*C), or 0 where they are flat; so the loss of saying
-    nothing depends on the images.
-    """
-    variance = targets.var(correction=0)
-    found = (1 - loss / variance).clamp(min=0)
-    return torch.where(variance > 1e-6, found, torch.zeros_like(found))  # less is rounding: nothing to explain
 
 
 def pixels_last(patches: Tensor, channels: int) -> Tensor:

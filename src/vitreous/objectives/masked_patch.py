@@ -21,6 +21,7 @@ from vitreous.model.network import LeavesPatchesOut, Network, require
 from vitreous.model.position import take_cells
 from vitreous.model.predictions import is_right
 from vitreous.model.vit import ViT
+from vitreous.objectives.collapse import entropy, explained
 from vitreous.objectives.objective import Metrics, Objective, Setting
 
 PATCH_STREAM, FATE_STREAM, OTHER_STREAM = 2**32, 2**32 + 1, 2**32 + 2
@@ -71,7 +72,7 @@ class MaskedPatchPrediction(Objective):
         targets = self.targets(patches, batch.images.shape[2:]).gather(1, corruption.cells).flatten()
         loss = F.cross_entropy(logits, targets)
         right = is_right(logits, targets).float().mean()
-        return loss, {"explained": explained(loss.detach(), targets), "colour_accuracy": right}
+        return loss, {"explained": explained(loss.detach(), colour_entropy(targets)), "colour_accuracy": right}
 
     def targets(self, patches: Tensor, size: Sequence[int]) -> Tensor:
         """(B, N) int64: the mean colours of patches (B, N, C*P*P), each channel's level a digit, the first the highest.
@@ -140,9 +141,6 @@ def count_colours(bits: int, channels: int) -> int:
     return colours
 
 
-def explained(loss: Tensor, targets: Tensor) -> Tensor:
-    """The fraction of the targets' entropy that a cross-entropy leaves explained: 0 if their frequencies do as well."""
-    frequency = torch.bincount(targets) / len(targets)
-    prior = -torch.xlogy(frequency, frequency).sum()
-    found = (1 - loss / prior).clamp(min=0)
-    return torch.where(prior > 1e-6, found, torch.zeros_like(found))  # one colour everywhere: nothing to explain
+def colour_entropy(targets: Tensor) -> Tensor:
+    """The cross-entropy of colours (n,) for who knows their frequencies alone, in nats."""
+    return entropy(torch.bincount(targets) / len(targets))

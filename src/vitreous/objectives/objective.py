@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -20,22 +20,10 @@ Metrics = dict[str, Tensor]
 """Named numbers of a batch, each a tensor without axes."""
 
 
-class TeacherTargets(ABC):
-    """What a teacher predicts for a batch.
-
-    Neither a module nor copied: all copies of an objective ask the same teacher, and no checkpoint, average or
-    optimizer sees it.
-    """
-
-    @abstractmethod
-    def __call__(self, batch: Batch, to_targets: Callable[[Tensor], Tensor]) -> Tensor:
-        """(B, K): the targets for each image, mixed as the images are; without gradients.
-
-        to_targets: from logits (B, K) to targets (B, K), rows that sum to 1.
-        """
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        return self
+TeacherTargets = Callable[[Batch, Callable[[Tensor], Tensor]], Tensor]
+"""What a teacher predicts for a batch: from the batch, and a function from logits (B, K) to targets (B, K) whose rows
+sum to 1, to the targets of each image, mixed as the images are; without gradients. A plain function, so that all copies
+of an objective ask the same teacher, and no checkpoint, average or optimizer sees it."""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from vitreous.evaluation.features import FeatureCache, StoredFeatures, logits_ke
 from vitreous.memory import check_memory
 from vitreous.model.family import inference_batch
 from vitreous.model.network import Network, check_numbers
-from vitreous.objectives.distill import ImageTargets, ViewTargets
+from vitreous.objectives.distill import image_targets, view_targets
 from vitreous.objectives.objective import TeacherTargets
 from vitreous.training.deadline import Deadline, format_budget
 from vitreous.training.folder import RunConfig
@@ -191,7 +191,7 @@ def teacher_predictions(
     assert isinstance(training.objective, Distill)
     if training.objective.answers == "view":
         here = require_teacher(teacher, "it is asked in every step")
-        return ViewTargets(here.logits, here.preprocess, training.preprocess)
+        return view_targets(here.logits, here.preprocess, training.preprocess)
     cache = FeatureCache()
     key = logits_key(teacher.digest, source, partial(callbacks.progress, "reading the training images"))
     if (stored := cache.get(key)) is None:
@@ -206,4 +206,4 @@ def teacher_predictions(
         cache.put(key, stored)
     for remark in cache.remarks:
         callbacks.message(remark)
-    return ImageTargets(stored.features.to(teacher.device))
+    return image_targets(stored.features.to(teacher.device))
