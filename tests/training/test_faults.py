@@ -18,7 +18,7 @@ SETTINGS = {**TINY, **BATCH, "save_seconds": 0, "augment.mixup": 0.2, "ema": 0.9
 
 
 def train_into(name, place):
-    return train("supervised", place, place / name, settings=SETTINGS, epochs=3, shard=True)
+    return train("supervised", place, place / name, settings=SETTINGS, epochs=3, fsdp=True)
 
 
 def die_while_saving(place):

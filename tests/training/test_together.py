@@ -19,8 +19,8 @@ def train_together(place):
     said = []
     for kind in KINDS:
         train(kind, place, place / "two" / kind)
-    train("supervised", place, place / "two" / "sharded", shard=True)
-    train("dinov2", place, place / "two" / "sharded-dinov2", shard=True)
+    train("supervised", place, place / "two" / "sharded", fsdp=True)
+    train("dinov2", place, place / "two" / "sharded-dinov2", fsdp=True)
     for name, shard in (("2-to-1", False), ("shards-to-1", True)):
         train("supervised", place, place / name, stop=STOP, shard=shard)
     for name, shard in (("1-to-2", False), ("1-to-shards", True)):
@@ -113,7 +113,7 @@ def test_a_damaged_shard_is_refused_before_any_pickle_is_read(place, tmp_path):
 def test_shard_without_other_processes_is_refused(tmp_path):
     draw_images(tmp_path / "images.npz")
     with pytest.raises(UserError, match="shard"):
-        train("supervised", tmp_path, tmp_path / "out", shard=True)
+        train("supervised", tmp_path, tmp_path / "out", fsdp=True)
     assert not (tmp_path / "out").exists()
 
 
