@@ -105,17 +105,16 @@ def scratch_table(found: dict[str, Any]) -> str:
 
 def budgets_table(rows: list[dict[str, Any]]) -> str:
     lines = [
-        "| `fit --budget`, timed from outside | s | not all fits, said | steps | val | test | right, % | interval |",
-        "| --- | ---: | --- | ---: | ---: | ---: | ---: | ---: |",
+        "| `fit --budget`, timed from outside | s | of it steps, % | steps | val | test | right, % | interval |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for row in rows:
         share = row["val_accuracy"] if row["test_accuracy"] is None else row["test_accuracy"]
         between = "" if row["interval"] is None else " to ".join(f"{100 * edge:.1f}" for edge in row["interval"])
         counts = f"{row['steps']:,} | {row['n_val'] or 0:,} | {row['n_test'] or 0:,}"
         right = "" if share is None else f"{100 * share:.1f}"
-        lines.append(
-            f"| {row['cell']} | {row['wall']:.0f} | {'yes' if row['said'] else ''} | {counts} | {right} | {between} |"
-        )
+        in_steps = f"{100 * row['in_steps']:.0f}" if "in_steps" in row else ""
+        lines.append(f"| {row['cell']} | {row['wall']:.0f} | {in_steps} | {counts} | {right} | {between} |")
     return "\n".join(lines)
 
 

@@ -16,6 +16,8 @@ from vitreous.cli import main
 from vitreous.training.deadline import parse_budget
 from vitreous.training.folder import read_config
 from vitreous.verbs.fit import fit
+from vitreous.weights.bundle import load_bundle
+from vitreous.weights.source import open_weights
 
 
 def test_budgets_are_read():
@@ -101,6 +103,20 @@ def test_a_budget_too_short_for_anything_leaves_a_model_and_a_page(images, weigh
             assert json.loads((run / "result.json").read_text())["steps"] == steps
             assert (run / "bundle/model.safetensors").exists()
             assert (run / "report.html").exists()
+
+
+def test_without_steps_images_are_seen_as_the_weights_saw_them(images, weights, tmp_path, no_page):
+    """Only steps on crops make objects look larger; what a person sets stays in any case."""
+    own = open_weights(weights).preprocess.crop
+    ways, crop = {"weights": weights, "workers": 0}, "preprocess.crop"
+    with fake_clock(step_seconds=0.1):
+        trained = fit(images, **ways, budget="9s", out=tmp_path / "steps")
+    assert trained.steps > 0
+    assert load_bundle(tmp_path / "steps").preprocess.crop < own
+    for number, (overrides, expected) in enumerate((({}, own), ({crop: 0.7}, 0.7))):
+        run = tmp_path / f"none-{number}"
+        assert fit(images, **ways, budget="0.1s", overrides=overrides, out=run).steps == 0
+        assert load_bundle(run).preprocess.crop == expected
 
 
 @pytest.fixture

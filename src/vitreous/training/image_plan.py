@@ -191,7 +191,8 @@ class ImageEstimate:
         spent = max(self.began, now - seen * deadline.seconds_per_image)  # what is cold counts once
         costs = ImageCosts(spent, deadline.seconds_per_image, deadline.writing, self.fit)
         self.plan = plan_images(self.work, costs, deadline.seconds)
-        known = last or (before > 0 and now - warm >= TIMING_SECONDS)
+        # where half of the time is over, one batch must do
+        known = last or now > deadline.seconds / 2 or (before > 0 and now - warm >= TIMING_SECONDS)
         if known and not self._announced and not self.plan.complete:
             self.message(describe_plan(self.plan, deadline.text))
             self._announced = True

@@ -64,6 +64,7 @@ from vitreous.weights.bundle import Bundle, weights_digest
 from vitreous.weights.source import open_weights
 
 Context = TrainingContext[FitRequest]
+MIN_LEARNING = 0.2  # the fraction of a budget that must be left after the start, or no step is planned
 
 
 @dataclass(frozen=True)
@@ -338,16 +339,18 @@ def _features(
     if deadline is not None:
         learn = world.on_main(lambda: seconds_per_image(training.model.features, len(opened.data.classes)))
         estimate = ImageEstimate(image_work(opened.data, training), deadline, context.callbacks.message, learn)
-    needs_steps = without_steps.preprocess != training.preprocess
+        if deadline.seconds - deadline.now() - deadline.writing < MIN_LEARNING * deadline.seconds:
+            training = without_steps
     how: dict[str, Any] = {"count": count, "estimate": estimate, "progress": progress}
-    found, looked = features_in_time(function, loader, batch, training.seed, **how, needs_steps=needs_steps)
+    crops = without_steps.preprocess != training.preprocess
+    if training.epochs or estimate is None:
+        found, looked = features_in_time(function, loader, batch, training.seed, **how, needs_steps=crops)
     if estimate is None:
         return training, found, subsets
-    if not estimate.plan.has_steps:
-        training = without_steps
-        if needs_steps:
-            with closing(plain_loader(opened.data.train, training, context.runtime.workers, world)) as loader:
-                found, looked = features_in_time(function, loader, batch, training.seed, **how)
+    if not training.epochs or (crops and not estimate.plan.has_steps):
+        with closing(plain_loader(opened.data.train, without_steps, context.runtime.workers, world)) as loader:
+            found, looked = features_in_time(function, loader, batch, training.seed, **how)
+    training = training if training.epochs and estimate.plan.has_steps else without_steps
     subsets = {split: count for split, count in estimate.plan.subsets.items() if split != "train"}
     return training, found, {**subsets, "train": looked} if looked < total else subsets
 
