@@ -20,7 +20,6 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import torch
 from torch import Tensor
 
@@ -29,9 +28,11 @@ from vitreous import Model, Trace, ViT, score_explanations
 from vitreous.data.opening import open_images
 from vitreous.explain.attention import attention_maps, rollout_maps
 from vitreous.explain.relevance import relevance_maps
-from vitreous.explain.weight_plots import attention_distances, distance_figure, even_distance
+from vitreous.explain.weight_statistics import attention_distances, even_distance
 from vitreous.memory import retain_memory
 from vitreous.model.network import require
+from vitreous.report.plots import figure_style
+from vitreous.report.weight_plots import distance_figure
 from vitreous.verbs.predict import predict
 from vitreous.weights.bundle import Bundle
 from vitreous.weights.source import open_weights
@@ -68,8 +69,8 @@ def speed(bundle: Bundle, data: Path, rounds: int) -> dict[str, Any]:
 def distance(bundle: Bundle, data: Path, count: int) -> dict[str, Any]:
     """Mean attention distance in pixels, (layers, heads); the plot goes to docs."""
     found = attention_distances(bundle, open_images(data / "pets" / "test").train, count)
-    figure = distance_figure(found, even_distance(require(bundle.model, ViT, "distance"), bundle.preprocess.size))
-    with matplotlib.rc_context({"svg.hashsalt": "vitreous"}):
+    with figure_style():
+        figure = distance_figure(found, even_distance(require(bundle.model, ViT, "distance"), bundle.preprocess.size))
         figure.savefig(DOCS / "attention_distance.svg", metadata={"Date": None})
     return {"images": count, "pixels": [[round(float(head), 2) for head in layer] for layer in found]}
 

@@ -12,8 +12,8 @@ from vitreous.config.train import Optimizer, Training
 from vitreous.distributed.meter import Cost
 from vitreous.evaluation.classify import score_classes
 from vitreous.evaluation.intervals import Paired
-from vitreous.explain.weight_plots import WeightPlots
 from vitreous.report.page import Content, Example, Run, SplitScores, page, weight_figures
+from vitreous.report.weight_plots import WeightPlots
 from vitreous.studies.requests import SelfTrainRequest
 from vitreous.studies.self_train.page import UncertainImage, self_training_page
 from vitreous.studies.self_train.result import Round, RoundLabels, RoundScore, SelfTrainResult

@@ -13,7 +13,7 @@ from vitreous.data.augment import eval_view, normalise
 from vitreous.data.decode import open_image
 from vitreous.data.opening import open_images
 from vitreous.explain.attention import attention_distance
-from vitreous.explain.weight_plots import (
+from vitreous.explain.weight_statistics import (
     attention_distances,
     even_distance,
     filter_components,

@@ -17,7 +17,7 @@ from vitreous.distributed.meter import Cost
 from vitreous.evaluation.classify import METRICS, MIN_CLASS_IMAGES, ClassificationResult, ClassifiedImage
 from vitreous.model.family import count_flops, count_parameters
 from vitreous.report.html import Html, render
-from vitreous.report.plots import FULL_MATRIX, Series, confusion, curves, page_style, reliability, to_svg
+from vitreous.report.plots import FULL_MATRIX, Series, confusion, curves, figure_style, reliability, to_svg
 from vitreous.weights.bundle import Bundle
 from vitreous.weights.seen_images import Overlap
 
@@ -191,7 +191,7 @@ def training_curves(records: list[dict[str, float]]) -> list[Html]:
 
 def weight_figures(figures: Mapping[str, Figure]) -> dict[str, Html]:
     """The figures of the weights by name, as a page shows them."""
-    with page_style():
+    with figure_style():
         return {name: to_svg(figure) for name, figure in figures.items()}
 
 

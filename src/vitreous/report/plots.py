@@ -19,25 +19,26 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from vitreous.evaluation.calibration import Bin
-from vitreous.explain import weight_plots
 from vitreous.weights.markdown import visible
 
 Series = tuple[Sequence[float], Sequence[float]]  # steps and values
 
-# Colours that stand for the page's own: the file that matplotlib writes has these, the page its variables.
-INK, QUIET, LINE, ACCENT, PAGE = "#010203", "#040506", "#070809", "#0a0b0c", "#0d0e0f"
+# A file has these, of which the grey can be read on any ground; a page has its own variables, for light and dark.
+INK, QUIET, LINE, ACCENT, PAGE = "#1d2124", "#808080", "#e2e2dc", "#0b7285", "#fcfcfa"
 VARIABLES = {INK: "--ink", QUIET: "--quiet", LINE: "--line", ACCENT: "--accent", PAGE: "--page"}
-VARIABLES |= {weight_plots.INK: "--quiet", weight_plots.DOT: "--accent"}
 
-# The first is the page's own; the others can be read on light and on dark ground.
-COLOURS = (ACCENT, "#d9730d", "#8b6fd6", "#5f9a22", "#cf4f86", "#9a7b4f")
+# The colour-blind tell them apart (Okabe and Ito 2008), and each has a marker of its own; the first is the page's own.
+COLOURS = (ACCENT, "#e69f00", "#cc79a7", "#d55e00", "#56b4e9", "#999999")
 MARKERS = ("o", "s", "^", "D", "v", "P")
 
 SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "vitreous",
     "text.parse_math": False,  # a class may be called "$a$"
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
     "font.size": 8.5,
+    "axes.titlesize": 9,
     "axes.edgecolor": LINE,
     "axes.labelcolor": QUIET,
     "axes.spines.top": False,
@@ -68,8 +69,8 @@ def line_colour(number: int) -> str:
 
 
 @contextmanager
-def page_style() -> Iterator[None]:
-    """Figures that are made and turned into SVG in here look like the page."""
+def figure_style() -> Iterator[None]:
+    """Figures that are made and written in here have the one style of pages and files."""
     with matplotlib.rc_context(SETTINGS):
         yield
 
@@ -81,7 +82,7 @@ def curves(series: dict[str, Series], title: str, *, percent: bool = False) -> H
     if power:  # ticks such as 0.00018 are hard to read
         series = {name: (steps, [v / 10.0**power for v in values]) for name, (steps, values) in series.items()}
         title = f"{title}, × 10{str(power).translate(SUPERSCRIPT)}"
-    with page_style():
+    with figure_style():
         figure, axes = _line_axes(3.2, 2.1, title, "step")
         for number, (name, (steps, values)) in enumerate(series.items(), 1):
             few = len(steps) <= 40
@@ -102,9 +103,9 @@ def curves(series: dict[str, Series], title: str, *, percent: bool = False) -> H
 
 def confusion(counts: Sequence[Sequence[int]], labels: Sequence[str]) -> Html:
     """Rows are the true classes, columns the answers; the fuller the colour, the larger its share of the row."""
-    with page_style():
+    with figure_style():
         side = 1.6 + max(1.6, 0.2 * len(labels))
-        figure, axes = _figure(side, side)
+        figure, axes = draw_axes(side, side)
         size = 8.5 if len(labels) <= 20 else 7.0
         for i, row in enumerate(counts):
             for j, count in enumerate(row):
@@ -133,7 +134,7 @@ def confusion(counts: Sequence[Sequence[int]], labels: Sequence[str]) -> Html:
 
 def reliability(bins: Sequence[Bin]) -> Html:
     """Of each bin of confidence how much was right, which should be on the diagonal, and how many images it has."""
-    with page_style():
+    with figure_style():
         figure = Figure(figsize=(3.6, 3.6), layout="constrained")
         top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
         width = 1 / len(bins)
@@ -165,9 +166,6 @@ def shortened(label: str, most: int = 28) -> str:
 
 def to_svg(figure: Figure) -> Html:
     """The figure as an element that scales with the page."""
-    figure.patch.set_alpha(0)
-    for axes in figure.axes:
-        axes.patch.set_alpha(0)
     buffer = io.StringIO()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing")  # the reader's fonts draw the letters, not ours
@@ -184,13 +182,13 @@ def to_svg(figure: Figure) -> Html:
     return Html(re.sub(r'width="[^"]+" height="[^"]+"', f'style="max-width: {width:.0f}px"', made, count=1))
 
 
-def _figure(width: float, height: float) -> tuple[Figure, Axes]:
+def draw_axes(width: float, height: float) -> tuple[Figure, Axes]:
     figure = Figure(figsize=(width, height), layout="constrained")
     return figure, figure.add_subplot()
 
 
 def _line_axes(width: float, height: float, title: str, along: str) -> tuple[Figure, Axes]:
-    figure, axes = _figure(width, height)
+    figure, axes = draw_axes(width, height)
     axes.set_title(title, loc="left", fontsize=9, color=INK)
     axes.set_xlabel(along)
     axes.grid(axis="y")
@@ -234,7 +232,7 @@ def lines(
     percent: values from 0 to 1 are shown as per cent. unit_range: all from 0 to 1 is shown, so that plots can be
         compared. scale: of x, by doublings or by powers of ten.
     """
-    with page_style():
+    with figure_style():
         figure, axes = _line_axes(3.5, 2.3, title, along)
         for line in series:
             _plot_line(axes, line)
@@ -298,8 +296,8 @@ def field(values: Sequence[Sequence[float]], across: str, up: str, start: tuple[
     start: the depths of the first row and of the first column.
     """
     rows, columns = len(values), len(values[0])
-    with page_style():
-        figure, axes = _figure(2.9, 2.9)
+    with figure_style():
+        figure, axes = draw_axes(2.9, 2.9)
         for i, row in enumerate(values):
             for j, value in enumerate(row):
                 box = (j + start[1] - 0.5, i + start[0] - 0.5)

@@ -27,7 +27,6 @@ from vitreous.explain.explanation import Explainer
 from vitreous.explain.methods import can_explain_classes
 from vitreous.explain.overlay import draw_reconstructions
 from vitreous.explain.request import ExplanationRequest
-from vitreous.explain.weight_plots import plot_weights
 from vitreous.inference.engine import open_in_torch
 from vitreous.inference.evaluation import evaluate_classifier
 from vitreous.inference.opening import check_classifier, open_model
@@ -35,6 +34,7 @@ from vitreous.model.family import count_flops
 from vitreous.objectives.mae import load_autoencoder
 from vitreous.report.page import Content, Example, Run, SplitScores, TokenLabelImage, page, weight_figures
 from vitreous.report.pretraining import AttentionExample, pretraining_page
+from vitreous.report.weight_plots import plot_weights
 from vitreous.storage.files import write_file, write_output
 from vitreous.storage.overwrite import check_file
 from vitreous.training.folder import (

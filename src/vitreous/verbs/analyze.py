@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from vitreous.explain.analysis.bias_result import BiasAnalysis
     from vitreous.explain.analysis.depth_result import DepthAnalysis
     from vitreous.explain.score import ExplanationScores
-    from vitreous.explain.weight_plots import WeightPlots
+    from vitreous.report.weight_plots import WeightPlots
     from vitreous.weights.bundle import Bundle
 
 
@@ -139,10 +139,10 @@ class PlotWeights(PreprocessOption, Verb["WeightPlots"]):
 
     def run(self) -> WeightPlots:
         from vitreous.data.opening import choose_split, open_images
-        from vitreous.explain.weight_plots import MAX_IMAGES, check_plots, plot_weights
         from vitreous.inference.memory_needs import check_explanation_memory
         from vitreous.inference.opening import open_model
         from vitreous.model.vit import ViT
+        from vitreous.report.weight_plots import check_plots, plot_weights
 
         if self.count is not None and self.data is None:
             raise UserError(f"count={self.count}: counts the images of data; give data too, or leave count out.")
@@ -154,7 +154,7 @@ class PlotWeights(PreprocessOption, Verb["WeightPlots"]):
             check_explanation_memory(bundle, "attention")
             _, images = choose_split(open_images(self.data), None)
         progress = self.progress("measuring attention distance")
-        found = plot_weights(bundle, images, self.count or MAX_IMAGES, progress)
+        found = plot_weights(bundle, images, self.count, progress)
         return found if self.out is None else replace(found, files=found.save(self.out))
 
     def show(self, result: WeightPlots) -> None:

@@ -1,45 +1,41 @@
-"""The paper's figure 7 of a model: its filters, how alike its positions are, and how far its heads look.
-
-Grey ink and no background, so that a figure reads on a light page and on a dark one.
-"""
+"""The paper's figure 7 of a model as plots: its filters, how alike its positions are, and how far its heads look."""
 
 from __future__ import annotations
 
 import io
 import math
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from vitreous.config.model import grid_of
-from vitreous.data.augment import normalise
-from vitreous.data.decode import ImageError
 from vitreous.data.source import Source
-from vitreous.data.view import Sample, make_view
-from vitreous.errors import UserError
-from vitreous.explain.attention import attention_distance, cell_distances
-from vitreous.model.network import Network, evaluating, has_stem, require
+from vitreous.explain.weight_statistics import (
+    MAX_IMAGES,
+    attention_distances,
+    even_distance,
+    filter_components,
+    neighbour_similarity,
+    position_similarity,
+)
+from vitreous.model.network import Network, has_stem
 from vitreous.model.vit import ViT
+from vitreous.report.plots import ACCENT, QUIET, draw_axes, figure_style
 from vitreous.storage.files import write_output
 from vitreous.storage.overwrite import GENERATOR, check_file, output_folder
 from vitreous.weights.bundle import Bundle
 
-MAX_IMAGES = 64  # enough: of a real ViT-Ti/16, even 8 images give every head's mean to within 7 pixels of that of 64
-BATCH = 8
 FORMATS: dict[str, dict[str, Any]] = {
     "svg": {"metadata": {"Date": None, "Creator": GENERATOR}},
     "png": {"metadata": {"Software": GENERATOR}, "dpi": 160, "facecolor": "white"},
 }
 """The files of a figure, and how each is written."""
 PLOTS = ("filters", "positions", "distance")
+MAX_CELLS = 16  # rows and columns of cells that a figure can show; of a larger grid, every second or third
 
 
 @dataclass(frozen=True)
@@ -54,11 +50,13 @@ class WeightPlots:
 
     def plots(self) -> dict[str, Figure]:
         """The plots by name: filters, positions and distance, as far as the model has them and images were given."""
-        made: dict[str, Figure | None] = {"filters": filters_figure(self.model)}
-        if isinstance(self.model, ViT):
-            made["positions"] = positions_figure(self.model)
-            if self.distances is not None:
-                made["distance"] = distance_figure(self.distances, even_distance(self.model, self.size))
+        made: dict[str, Figure | None] = {}
+        with figure_style():
+            made["filters"] = filters_figure(self.model)
+            if isinstance(self.model, ViT):
+                made["positions"] = positions_figure(self.model)
+                if self.distances is not None:
+                    made["distance"] = distance_figure(self.distances, even_distance(self.model, self.size))
         return {name: figure for name, figure in made.items() if figure is not None}
 
     def save(self, folder: str | Path) -> tuple[Path, ...]:
@@ -67,7 +65,8 @@ class WeightPlots:
         for name, figure in self.plots().items():
             for kind, options in FORMATS.items():
                 made = io.BytesIO()
-                figure.savefig(made, format=kind, **options)
+                with figure_style():
+                    figure.savefig(made, format=kind, **options)
                 files.append(write_output(folder / f"{name}.{kind}", made.getvalue()))
         return tuple(files)
 
@@ -99,7 +98,7 @@ def check_plots(folder: str | Path) -> Path:
 def plot_weights(
     bundle: Bundle,
     images: Source | None = None,
-    count: int = MAX_IMAGES,
+    count: int | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> WeightPlots:
     """The paper's figure 7 of a model; of one without attention, the filters of its first layer.
@@ -108,84 +107,8 @@ def plot_weights(
     """
     distances = None
     if images is not None and isinstance(bundle.model, ViT):
-        distances = attention_distances(bundle, images, count, progress)
+        distances = attention_distances(bundle, images, count or MAX_IMAGES, progress)
     return WeightPlots(bundle.model, bundle.preprocess.size, distances)
-
-
-def neighbour_similarity(similarity: NDArray[np.float32]) -> dict[str, float]:
-    """Mean cosine of a patch's position with its neighbours', in its row and column, and elsewhere, of (r, c, r, c)."""
-    rows, columns = similarity.shape[:2]
-    row, column = np.divmod(np.arange(rows * columns), columns)
-    down, across = np.abs(row[:, None] - row), np.abs(column[:, None] - column)
-    flat = similarity.reshape(rows * columns, -1)
-    parts = {
-        "beside": down + across == 1,
-        "same row or column": ((down == 0) ^ (across == 0)) & (down + across > 1),
-        "elsewhere": (down > 0) & (across > 0),
-    }
-    return {name: round(float(flat[where].mean()), 4) for name, where in parts.items() if where.any()}
-
-
-def attention_distances(
-    bundle: Bundle,
-    images: Source,
-    count: int = MAX_IMAGES,
-    progress: Callable[[int, int], None] = lambda done, total: None,
-) -> NDArray[np.float32]:
-    """(layers, heads): how far each head looks, in pixels of the input; the mean over images.
-
-    At most `count` images, spread evenly; those that cannot be read are left out.
-    """
-    model = require(bundle.model, ViT, "attention distance")
-    count = min(count, len(images))
-    views, found = [], []
-    for i in range(count):
-        with suppress(ImageError):
-            views.append(make_view(Sample(images, i * len(images) // count), bundle.preprocess))
-        if views and (len(views) == BATCH or i == count - 1):
-            with evaluating(model):
-                found.append(
-                    attention_distance(model, normalise(torch.stack(views).to(model.device), bundle.preprocess))
-                )
-            views = []
-        progress(i + 1, count)
-    if not found:
-        raise UserError(f"{images.name(0)}: neither this image nor any other can be read; give others.")
-    return np.concatenate(found).mean(axis=0)
-
-
-INK = "#808080"
-DOT = "#2a78d6"
-FILTERS = 28  # as many as the paper shows
-MAX_CELLS = 16  # rows and columns of cells that a figure can show; of a larger grid, every second or third
-
-
-def filter_components(model: Network, count: int = FILTERS) -> tuple[NDArray[np.float32], NDArray[np.float32]] | None:
-    """The first principal components of the filters that look at the pixels, (count, P, P, C), and their shares.
-
-    Each has length 1, and its share is that in the whole. Their sign means nothing; the largest number of each is made
-    positive. None if no convolution looks at the pixels, channels together.
-    """
-    found = model.first_convolution()
-    if found is None or found[1].groups != 1:
-        return None
-    weight = found[1].weight.detach().float()
-    flat = weight.flatten(1)
-    _, strength, components = torch.linalg.svd(flat - flat.mean(dim=0), full_matrices=False)
-    components = components[:count]
-    largest = components.gather(1, components.abs().argmax(dim=1, keepdim=True))
-    shaped = (components * largest.sign()).reshape(-1, *weight.shape[1:]).permute(0, 2, 3, 1)
-    shares = strength**2 / (strength**2).sum().clamp_min(torch.finfo(strength.dtype).tiny)
-    return shaped.cpu().numpy(), shares[:count].cpu().numpy()
-
-
-def position_similarity(model: ViT) -> NDArray[np.float32] | None:
-    """(rows, columns, rows, columns): cosine of the position embeddings of every two cells; None if none are added."""
-    cells = model.cell_positions(model.config.grid)
-    if cells is None:
-        return None
-    directions = torch.nn.functional.normalize(cells.detach().float(), dim=1)
-    return (directions @ directions.T).reshape(*model.config.grid, *model.config.grid).cpu().numpy()
 
 
 def filters_figure(model: Network) -> Figure | None:
@@ -209,14 +132,13 @@ def filters_figure(model: Network) -> Figure | None:
         tile[:, :, :-1], tile[:, :, -1] = component / (2 * reach) + 0.5, 1
     if mosaic.shape[2] == 2:  # one channel: grey
         mosaic = mosaic[:, :, [0, 0, 0, 1]]
-    figure, axes = _axes(5.2, 0.5 + 5.2 * mosaic.shape[0] / mosaic.shape[1])
+    figure, axes = draw_axes(5.2, 0.5 + 5.2 * mosaic.shape[0] / mosaic.shape[1])
     axes.imshow(mosaic, interpolation="nearest")
     axes.set_axis_off()
     owner = "patch" if isinstance(model, ViT) and not has_stem(model) else "first layer's"
     axes.set_title(
         f"first {count} principal components of the {owner} filters{remark}, {shares.sum():.0%} of their variance",
-        color=INK,
-        fontsize=9,
+        color=QUIET,
     )
     return figure
 
@@ -235,18 +157,18 @@ def positions_figure(model: ViT) -> Figure | None:
         for j, cell in enumerate(line):
             top, left = i * (rows + gap), j * (columns + gap)
             mosaic[top : top + rows, left : left + columns] = cell
-    figure, axes = _axes(5.2, 0.6 + 4.4 * mosaic.shape[0] / mosaic.shape[1])
+    figure, axes = draw_axes(5.2, 0.6 + 4.4 * mosaic.shape[0] / mosaic.shape[1])
     image = axes.imshow(mosaic, cmap="viridis", vmin=min(0.0, float(alike.min())), vmax=1, interpolation="nearest")
     places = np.arange(step // 2, columns, step), np.arange(step // 2, rows, step)
     axes.set_xticks(np.arange(shown.shape[1]) * (columns + gap) + columns / 2 - 0.5, [str(x) for x in places[0]])
     axes.set_yticks(np.arange(shown.shape[0]) * (rows + gap) + rows / 2 - 0.5, [str(y) for y in places[1]])
-    axes.tick_params(length=0, labelsize=7)
+    axes.tick_params(labelsize=7)
     axes.set_xlabel("column of the patch")
     axes.set_ylabel("row of the patch")
     axes.spines[:].set_visible(False)
     bar = figure.colorbar(image, ax=axes, shrink=0.75, aspect=30)
-    bar.set_label("cosine similarity of positions", color=INK)
-    bar.ax.tick_params(colors=INK, labelsize=7)
+    bar.set_label("cosine similarity of positions")
+    bar.ax.tick_params(labelsize=7)
     bar.outline.set_visible(False)
     return figure
 
@@ -256,39 +178,18 @@ def distance_figure(distances: NDArray[np.floating], even: float | None = None) 
 
     even: the distance of a head that looks everywhere alike, drawn as a line.
     """
-    figure, axes = _axes(5.2, 3.2)
+    figure, axes = draw_axes(5.2, 3.2)
     layers, heads = distances.shape
     depth = np.repeat(np.arange(layers), heads)
     axes.plot(
-        np.arange(layers), distances.mean(axis=1), color=DOT, alpha=0.35, linewidth=1.4, label="mean of the heads"
+        np.arange(layers), distances.mean(axis=1), color=ACCENT, alpha=0.35, linewidth=1.4, label="mean of the heads"
     )
-    axes.scatter(depth, distances.ravel(), s=18, color=DOT, linewidths=0, alpha=0.85, label="a head")
+    axes.scatter(depth, distances.ravel(), s=18, color=ACCENT, linewidths=0, alpha=0.85, label="a head")
     if even is not None:
-        axes.axhline(even, color=INK, linewidth=0.9, linestyle=(0, (4, 3)), label="looking everywhere alike")
+        axes.axhline(even, color=QUIET, linewidth=0.9, linestyle=(0, (4, 3)), label="looking everywhere alike")
     axes.set_ylim(bottom=0)
     axes.set_xticks(range(0, layers, max(1, layers // 12)))
     axes.set_xlabel("layer")
     axes.set_ylabel("mean attention distance (pixels)")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, labelcolor=INK, fontsize=8, loc="lower right")
+    axes.legend(frameon=False, labelcolor=QUIET, fontsize=8, loc="lower right")
     return figure
-
-
-def even_distance(model: ViT, size: tuple[int, int]) -> float:
-    """The mean distance between two patches of an image (height, width), in pixels: looking everywhere alike."""
-    patch = model.config.patch
-    return float(cell_distances(grid_of(size, patch), patch).mean())
-
-
-def _axes(width: float, height: float) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(width, height), layout="constrained")
-    figure.patch.set_alpha(0)
-    axes = figure.add_subplot()
-    axes.patch.set_alpha(0)
-    axes.spines[:].set_color(INK)
-    axes.tick_params(colors=INK, labelsize=8)
-    axes.xaxis.label.set_color(INK)
-    axes.yaxis.label.set_color(INK)
-    for label in (axes.xaxis.label, axes.yaxis.label):
-        label.set_fontsize(9)
-    return figure, axes
