@@ -9,7 +9,8 @@ from support.greys import make_weights
 from vitreous.callbacks import Callbacks
 from vitreous.data.opening import open_dataset
 from vitreous.training.request import FitRequest
-from vitreous.training.starting_weights import choose_weights, wants_weights
+from vitreous.training.start import are_photographs
+from vitreous.training.starting_weights import choose_weights
 from vitreous.weights.source import open_weights
 
 
@@ -28,10 +29,11 @@ def photographs(folder, side, count=8):
 def test_photographs_start_from_published_weights_and_tiny_images_do_not(tmp_path):
     large = open_dataset(photographs(tmp_path / "large", 80))
     tiny = open_dataset(photographs(tmp_path / "tiny", 32))
-    assert wants_weights(FitRequest("x"), large)
-    assert not wants_weights(FitRequest("x"), tiny)
+    assert are_photographs(large)
+    assert not are_photographs(tiny)
+    assert FitRequest("x").may_choose_weights
     for asked in ({"weights": "none"}, {"model": "Ti/16"}, {"recipe": "scratch"}, {"distill": "teacher"}):
-        assert not wants_weights(FitRequest("x", **asked), large), asked
+        assert not FitRequest("x", **asked).may_choose_weights, asked
 
 
 @pytest.mark.parametrize(

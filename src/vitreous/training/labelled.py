@@ -44,6 +44,7 @@ from vitreous.training.loop import Outcome
 from vitreous.training.request import FitRequest
 from vitreous.training.result import SPLIT_NAMES, FitResult, FrozenProbe, model_card
 from vitreous.training.start import (
+    are_photographs,
     choose_training,
     crop_message,
     evaluation_loader,
@@ -55,7 +56,7 @@ from vitreous.training.start import (
     whiten,
     with_crop_of_weights,
 )
-from vitreous.training.starting_weights import choose_weights, open_chosen, wants_weights
+from vitreous.training.starting_weights import choose_weights, open_chosen
 from vitreous.training.step import training_work
 from vitreous.training.teaching.teacher import open_teacher, reopen_teacher
 from vitreous.training.teaching.token_labels import prepare_teacher_targets, write_examples
@@ -130,7 +131,7 @@ class Labelled:
             return None, self.weights
         if request.start is not None:
             return request.start, open_weights(request.start, request.preprocess)
-        if not self.chooses_weights or not wants_weights(request, data):
+        if not self.chooses_weights or not request.may_choose_weights or not are_photographs(data):
             return None, None
         seconds = None if context.deadline is None else context.deadline.left()
         images = sum(len(source) for source in data.splits.values())

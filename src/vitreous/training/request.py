@@ -105,6 +105,11 @@ class FitRequest(LabelledRequest):
         return None if found is None else str(found)
 
     @property
+    def may_choose_weights(self) -> bool:
+        """Whether nothing is asked for that decides what to start from."""
+        return not (self.weights or self.model or self.teacher) and self.recipe == "auto"
+
+    @property
     def data_description(self) -> str:
         """What a page and a model card call the data."""
         return str(self.data)

@@ -34,7 +34,7 @@ from vitreous.model.vit import ViT
 from vitreous.objectives.supervised import balance
 from vitreous.training.folder import digest_splits
 from vitreous.training.recipes.student import choose_teacher_targets, with_distillation, with_noise, with_token_labels
-from vitreous.training.recipes.supervised import DatasetStats, recipe
+from vitreous.training.recipes.supervised import SMALL_SIDE, DatasetStats, recipe
 from vitreous.training.request import FitRequest, StudentRequest
 from vitreous.weights.bundle import Bundle
 from vitreous.weights.source import parse_preprocess
@@ -152,6 +152,11 @@ def dataset_stats(source: Source, classes: int, model: str | None, image_size: i
         model=model,
         image_size=image_size,
     )
+
+
+def are_photographs(data: Data) -> bool:
+    """Whether the images are larger than the tiny ones that a recipe of their own looks at as they are."""
+    return dataset_stats(data.train, len(data.classes), None, None).side > SMALL_SIDE
 
 
 def _from_recipe(request: FitRequest, stats: DatasetStats, teacher: ModelConfig | None) -> Training:

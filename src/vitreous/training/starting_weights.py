@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from vitreous.config.model import preset
-from vitreous.data.source import Data
 from vitreous.errors import UserError
 from vitreous.model.family import count_flops
-from vitreous.training.recipes.supervised import SMALL_SIDE
-from vitreous.training.request import FitRequest
-from vitreous.training.start import ACCELERATOR_HOUR_FLOPS, CPU_HOUR_FLOPS, dataset_stats
+from vitreous.training.start import ACCELERATOR_HOUR_FLOPS, CPU_HOUR_FLOPS
 from vitreous.weights import hub
 from vitreous.weights.bundle import Bundle
 from vitreous.weights.published import WEIGHTS, hub_name
@@ -20,12 +17,6 @@ RECOMMENDED = {"b16": "B/16", "s16": "S/16", "ti16": "Ti/16"}
 """Names of published weights and their presets, the most accurate first: AugReg's, made to be fine-tuned on small data
 (Steiner et al. 2021)."""
 UNHURRIED_SECONDS = 60.0  # what is planned for where there is no budget
-
-
-def wants_weights(request: FitRequest, data: Data) -> bool:
-    """Whether an expert would start from published weights: photographs, and nothing asked for that speaks against."""
-    asked = request.weights or request.model or request.teacher or request.recipe != "auto"
-    return not asked and dataset_stats(data.train, len(data.classes), None, None).side > SMALL_SIDE
 
 
 def choose_weights(images: int, seconds: float | None, device: str) -> str:
