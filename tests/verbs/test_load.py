@@ -1,5 +1,7 @@
 """The notebook's side: load a run and ask it."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -21,6 +23,7 @@ def test_fit_load_predict_evaluate(tmp_path):
     assert abs(sum(one.score for one in found.top) - 1) < 1e-5
     measured = model.evaluate(data)
     assert measured.to_json()["n"] == 24
+    assert re.fullmatch(r"FitResult\(.*/run; .*validation .*%.*; \d+ steps, \d+ s\)", repr(run))
     assert isinstance(model.vit, vitreous.ViT)
 
 

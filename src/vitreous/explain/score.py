@@ -156,15 +156,14 @@ def score_methods(
     """Score the methods, and baselines that ignore the image, on the classes that the model predicts.
 
     masks: a folder with a mask for each image under the same name, as .png.
-    count: the number of images, spread evenly; None for all.
+    count: the number of images at most, spread evenly; None for all.
     """
     model = require(bundle.model, ViT, "scores of explanations")
     require(model, LeavesPatchesOut, "scores of explanations")
     for method in methods:
         check_request(model, ExplanationRequest(method=method))
-    if count is not None and count > len(source):
-        raise UserError(f"count={count}: the data have {len(source)} images; give a number from 1 to that.")
-    chosen = range(len(source)) if count is None else [i * len(source) // count for i in range(count)]
+    count = min(len(source) if count is None else count, len(source))
+    chosen = [i * len(source) // count for i in range(count)]
     if masks is not None:
         for index in chosen:
             _check_mask(_mask_path(masks, source, index), source, index)

@@ -13,6 +13,7 @@ from vitreous.cli.terminal import print_skipped, print_wide, printable, table
 from vitreous.cli.verb import Verb, verb
 from vitreous.errors import UserError
 from vitreous.explain.request import EXPLANATION_METHODS, Method
+from vitreous.inputs import counted
 from vitreous.storage.overwrite import GENERATOR, check_file, output_folder, readable_errors
 from vitreous.verbs.options import PreprocessOption, SplitOption, WorkersOption
 
@@ -101,7 +102,7 @@ class Analyze(PreprocessOption, WorkersOption, Verb[Analysis]):
         from vitreous.report.bias import shown_value
 
         numbers = result.numbers
-        measured = f"{numbers.data.images:,} images ({numbers.data.split})"
+        measured = f"{counted(numbers.data.images, 'image')} ({numbers.data.split})"
         if isinstance(numbers, DepthAnalysis):
             names = [model.name for model in numbers.models]
             print_wide(f"{measured}; each number is the mean over the last third of the layers")
@@ -133,7 +134,7 @@ class PlotWeights(PreprocessOption, Verb["WeightPlots"]):
     data: str | Path | Data | None = None
     """DATA: Images to measure attention distance on: how far each head looks. Left out, there is no such plot."""
     count: Count | None = None
-    """COUNT: How many of these images to use, spread evenly over the data. Default: 64."""
+    """COUNT: How many of these images to use at most, spread evenly over the data. Default: 64."""
     out: str | Path | None = "plots"
     """FOLDER: Folder for the plots, as SVG and PNG: filters, positions, distance."""
 
@@ -211,7 +212,7 @@ class ScoreExplanations(PreprocessOption, SplitOption, Verb["ExplanationScores"]
     """FOLDER: Folder with one mask per image, under the image's name but ending in .png; adds energy, pointing and IoU.
     A trimap (1 and 3 count, 2 does not), or any other mask, in which all but 0 counts."""
     count: Count | None = None
-    """COUNT: How many images to use, spread evenly over the split. Default: all."""
+    """COUNT: How many images to use at most, spread evenly over the split. Default: all."""
 
     def run(self) -> ExplanationScores:
         from vitreous.data.opening import choose_split, open_images
@@ -240,7 +241,7 @@ class ScoreExplanations(PreprocessOption, SplitOption, Verb["ExplanationScores"]
             rows.append([*row, "" if one.seconds is None else f"{1e3 * one.seconds:.0f}"])
         columns = ("map", "deletion#", "insertion#", *(("energy#", "pointing#", "IoU#") if masked else ()))
         print_wide(
-            f"{result.images:,} images, each explained for the class that the model predicts",
+            f"{counted(result.images, 'image')}, each explained for the class that the model predicts",
             "in brackets, 95 % intervals: bootstrapped over the images",
             "",
             table((*columns, "ms per image#"), rows),

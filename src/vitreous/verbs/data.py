@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from vitreous.cli.terminal import print_skipped, print_wide, printable, table
 from vitreous.cli.verb import Verb, verb
 from vitreous.errors import UserError
-from vitreous.inputs import format_bytes, parse_bytes
+from vitreous.inputs import counted, format_bytes, parse_bytes
 from vitreous.storage.lock import hold_folder
 from vitreous.storage.overwrite import check_apart, output_folder, readable_errors
 
@@ -205,9 +205,8 @@ class DataPack(Verb["Packed"]):
         for shard in result.shards:
             counts[shard.split] += shard.images
         images = " and ".join(f"{count:,} {split}" for split, count in counts.items())
-        shards = "1 shard" if len(result.shards) == 1 else f"{len(result.shards):,} shards"
         size = format_bytes(sum(shard.bytes for shard in result.shards))
-        print(f"{result.folder}: {images} images in {shards}, {size}")
+        print(f"{result.folder}: {images} images in {counted(len(result.shards), 'shard')}, {size}")
 
 
 @dataclass(frozen=True)
@@ -235,7 +234,7 @@ class Inspect(Verb["HealthReport"]):
             for label in labels[:MAX_SHOWN_CLASSES]
         )
         print_wide(
-            f"{result.images:,} images of {len(labels)} classes\n",
+            f"{counted(result.images, 'image')} of {counted(len(labels), 'class')}\n",
             table(("split", "images#", "classes#", "smallest#", "largest#", "imbalance#"), rows),
             "",
             table(("class", *(f"{name}#" for name in splits)), counts),

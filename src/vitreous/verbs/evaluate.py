@@ -12,6 +12,7 @@ from vitreous.arguments import Count, Range, Seed
 from vitreous.cli.terminal import print_skipped, print_wide, printable, table
 from vitreous.cli.verb import Verb, verb
 from vitreous.errors import UserError
+from vitreous.inputs import counted
 from vitreous.storage.overwrite import GENERATOR, check_file, output_folder, readable_errors
 from vitreous.verbs.options import EngineOptions, MergeOption, PreprocessOption, SplitOption, WorkersOption
 
@@ -158,7 +159,7 @@ def _show_classes(found: Evaluation, seed: int) -> None:
             f"right ({found.without:,} images without a label were left out)"
         )
     print_wide(
-        f"{result.n:,} images{_drawn(found, seed)} of {len(seen)} classes ({found.split}){several}, "
+        f"{counted(result.n, 'image')}{_drawn(found, seed)} of {counted(len(seen), 'class')} ({found.split}){several}, "
         f"by {found.engine} in {found.seconds:.1f} s",
         *(f"note: {note}" for note in found.notes),
         "",
@@ -180,9 +181,9 @@ def _show_corruptions(found: CorruptionEvaluation) -> None:
 
     result = found.result
     print_wide(
-        f"{result.n:,} images{_drawn(found, found.seed)} ({found.split}), each as it is and in {len(result.scores)} "
-        f"corruptions of what the model sees, {found.size[0]}x{found.size[1]} pixels; by {found.engine} in "
-        f"{found.seconds:.1f} s",
+        f"{counted(result.n, 'image')}{_drawn(found, found.seed)} ({found.split}), each as it is and in "
+        f"{len(result.scores)} corruptions of what the model sees, {found.size[0]}x{found.size[1]} pixels; "
+        f"by {found.engine} in {found.seconds:.1f} s",
         *(f"note: {note}" for note in found.notes),
     )
     for name, metric in METRICS.items():

@@ -153,7 +153,7 @@ class PredictToFiles(PredictOptions[R]):
 def show_files(done: PredictedParts) -> None:
     unreadable = f", of which {len(done.unreadable):,} could not be read" if done.unreadable else ""
     reused = f" ({done.reused:,} were there already)" if done.reused else ""
-    engines = ", ".join(f"{engine} ({count:,} files)" for engine, count in done.engines.items())
+    engines = ", ".join(f"{engine} ({counted(count, 'file')})" for engine, count in done.engines.items())
     by = f", computed by {engines if len(done.engines) > 1 else next(iter(done.engines))}" if done.engines else ""
     files = f"{counted(done.parts, f'{done.format} file')}{reused}" if done.out.is_dir() else f"one {done.format} file"
     print(f"{printable(str(done.out))}: {counted(done.images, 'image')}{unreadable}, in {files}{by}.")

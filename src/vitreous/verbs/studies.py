@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from vitreous.cli.terminal import print_wide, printable, table
 from vitreous.cli.verb import Verb, verb
+from vitreous.inputs import counted
 from vitreous.studies.requests import CompareRequest, SelfTrainRequest, TransferRequest
 from vitreous.training.request import request_of
 from vitreous.verbs.fit import stopped_text
@@ -46,8 +47,7 @@ class Compare(StudyOptions, CompareRequest, Verb["Comparison"]):
         from vitreous.studies.compare.result import fraction_text
 
         if not result.finished:
-            so_far = f" {result.out}/compare.html shows the {len(result.cells)} cells so far." if result.cells else ""
-            print(stopped_text(result.out) + so_far)
+            print(_stopped(result.out, "compare.html", counted(len(result.cells), "cell")))
             return
         columns = ("model", "fraction#", "images#", "accuracy#", "95 % interval#", "training FLOPs#", "core-hours#")
         seen = sorted({f"{cell.n:,}" for cell in result.cells})
@@ -100,8 +100,7 @@ class Transfer(StudyOptions, TransferRequest, Verb["TransferResult"]):
 
     def show(self, result: TransferResult) -> None:
         if not result.finished:
-            page, count = f"{result.out}/transfer.html", len(result.scores)
-            print(stopped_text(result.out) + (f" {page} shows the {count} scores so far." if count else ""))
+            print(_stopped(result.out, "transfer.html", counted(len(result.scores), "score")))
             return
         columns = ("task", "protocol", "accuracy#", "95 % interval#", "images measured#", "learned from#", "time#")
         rows = (
@@ -118,7 +117,7 @@ class Transfer(StudyOptions, TransferRequest, Verb["TransferResult"]):
         )
         print_wide(table(columns, rows), "")
         for mean in result.means:
-            found = f"{100 * mean.value:.1f} % ({_interval(mean.interval)}), {mean.tasks} of {mean.of} tasks"
+            found = f"{100 * mean.value:.1f} % ({_interval(mean.interval)}), {mean.tasks} of {counted(mean.of, 'task')}"
             print(f"mean of {mean.what}, {mean.protocol}: {found}")
         print(printable(f"compute  {result.core_days}"))
         for one in result.absent:
@@ -168,9 +167,13 @@ class SelfTrain(StudyOptions, SelfTrainRequest, Verb["SelfTrainResult"]):
                 else f"{paired.n:,} validation images (optimistic: the same images selected the round)"
             )
             print(f"kept less teacher: {100 * paired.difference:+.1f} points on the same {measured}")
-        print(f"labels: {result.run}/labels/final/labels.csv, of {result.unlabelled:,} images")
+        print(f"labels: {result.run}/labels/final/labels.csv, of {counted(result.unlabelled, 'image')}")
         print(f"report: {result.run}/report.html, with the images whose label is uncertain")
         print(f"use it: vitreous predict {result.run} IMAGE")
+
+
+def _stopped(folder: str, page: str, done: str) -> str:
+    return stopped_text(folder) + ("" if done[:2] == "0 " else f" {folder}/{page} shows the {done} so far.")
 
 
 def _round_line(one: Round) -> str:

@@ -21,7 +21,7 @@ from vitreous.inference.engine import open_in_torch
 from vitreous.inference.evaluation import measure_classifier
 from vitreous.inference.memory_needs import choose_bias_batch
 from vitreous.inference.opening import open_classifier
-from vitreous.inputs import read_json
+from vitreous.inputs import counted, read_json
 from vitreous.storage.files import write_file
 from vitreous.studies.compare.plan import RATE_FACTORS, TRIAL_FRACTION, Candidate, CellKey, ComparePlan
 from vitreous.studies.compare.result import Cell, Trial, fraction_text
@@ -175,7 +175,7 @@ def train_cell(context: CompareContext, key: CellKey, rate: float, plan: Compare
         cell, found = Cell(*key, str(place), None, 0.0, wilson(0, n), n, None, None, diverged=True), "diverged"
     else:
         cell = _measure_cell(context, key, result, place, n)
-        found = f"{cell.accuracy:.1%} of {cell.n:,} {context.split} images, {result.steps:,} steps, "
+        found = f"{cell.accuracy:.1%} of {counted(cell.n, f'{context.split} image')}, {counted(result.steps, 'step')}, "
         found += f"{result.spent.seconds:.0f} s"
     if not was_done:
         what = f"{key.model}, {fraction_text(key.fraction)} of the images, seed {key.seed}"
@@ -217,7 +217,7 @@ def measure_finished(context: CompareContext, name: str, n: int) -> Cell:
     """A model that is not trained here, on the images that all are measured on."""
     bundle = context.finished[name]
     found = measure_model(context, bundle, random_subset(context.images, SPLIT_SEED, n))
-    context.callbacks.message(f"{name}: {found.top1:.1%} of {found.n:,} {context.split} images")
+    context.callbacks.message(f"{name}: {found.top1:.1%} of {counted(found.n, f'{context.split} image')}")
     spent = bundle.info.get("spent")
     cost = Cost(**spent) if isinstance(spent, dict) else None
     return Cell(name, None, None, name, None, found.top1, found.top1_interval, found.n, None, cost)

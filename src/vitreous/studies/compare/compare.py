@@ -16,6 +16,7 @@ from vitreous.data.rng import balanced_order
 from vitreous.errors import UserError
 from vitreous.explain.analysis.bias_result import Bias
 from vitreous.inference.speed import machine_features
+from vitreous.inputs import counted
 from vitreous.interrupt import Interrupted
 from vitreous.model.family import build_network, count_flops, count_parameters
 from vitreous.studies.compare.cells import (
@@ -181,7 +182,8 @@ def _say_plan(context: CompareContext, plan: ComparePlan) -> None:
     keys = cells_of(models, context.request)
     done = sum(is_done(context.cell_place(key)) for key in keys)
     average = " on average" if context.request.equal == "flops" else ""
-    say(f"{len(keys)} cells of {plan.cell_seconds:g} s each{average}{f' ({done} are finished)' if done else ''}.")
+    finished = f" ({done} finished)" if done else ""
+    say(f"{counted(len(keys), 'cell')} of {plan.cell_seconds:g} s each{average}{finished}.")
     say(
         f"Before them, {len(models) * len(RATE_FACTORS)} trials of {trial} choose learning rates."
         if plan.tuned
@@ -189,7 +191,7 @@ def _say_plan(context: CompareContext, plan: ComparePlan) -> None:
         "model has the recipe's own."
     )
     say(
-        f"In every training {plan.evaluations} evaluation{'s' * (plan.evaluations > 1)} of the same "
+        f"In every training {counted(plan.evaluations, 'evaluation')} of the same "
         f"{plan.val_images:,} validation images; accuracies are of the same {plan.measured_images:,} images."
     )
     if plan.cell_flops is not None:

@@ -25,7 +25,7 @@ from vitreous.data.pseudo_labels import Choice, choose_labels
 from vitreous.data.source import Data, Labels, Probabilities, Source, random_subset
 from vitreous.errors import UserError
 from vitreous.evaluation.calibration import fit_temperature
-from vitreous.inputs import read_json, utf8_text
+from vitreous.inputs import counted, read_json, utf8_text
 from vitreous.memory import check_memory
 from vitreous.model.family import inference_batch
 from vitreous.model.predictions import class_probabilities, predicted_class
@@ -216,7 +216,7 @@ def student_data(context: SelfTrainContext, training: TrainingContext[FitRequest
     labelling = read_labels(labels)
     if labelling is None:
         teacher = open_teacher(context.round_place(number - 1), classes, context.runtime.device)
-        training.callbacks.message(f"The teacher of round {number} labels {len(context.unlabelled):,} images.")
+        training.callbacks.message(f"The teacher of round {number} labels {counted(len(context.unlabelled), 'image')}.")
         deadline = training.deadline
         labelling = label_images(
             teacher,
@@ -250,7 +250,9 @@ def _say_labels(context: SelfTrainContext, callbacks: Callbacks, labelling: Labe
             "label them all."
         )
     if unreadable := labelling.asked - len(labelling.index):
-        callbacks.message(f"{unreadable:,} images of {context.request.unlabelled} cannot be read, and have no label.")
+        callbacks.message(
+            f"{counted(unreadable, 'image')} of {context.request.unlabelled} could not be read and got no label."
+        )
     callbacks.message(
         f"{int((choice.repeats > 0).sum()):,} of {len(labelling.index):,} labels are taken (a probability of at least "
         f"{context.request.min_confidence(len(classes)):.2g}), {choice.each:,} of each "

@@ -60,7 +60,7 @@ def measure_frozen(
     if kept := used - reader.computed:
         remarks.append(f"features of {kept:,} images were kept from an earlier command; the time is without them.")
     if reader.unreadable:
-        remarks.append(f"{len(reader.unreadable)} images could not be read and were left out.")
+        remarks.append(f"{counted(len(reader.unreadable), 'image')} could not be read: left out.")
     found: list[TaskScore | Absent] = []
     for protocol in protocols:
         notes: list[str] = []

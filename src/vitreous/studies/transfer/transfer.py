@@ -15,7 +15,7 @@ from vitreous.errors import UserError
 from vitreous.inference.engine import InferenceModel
 from vitreous.inference.opening import CONVERSION_PAYS_SECONDS, open_engine, open_model
 from vitreous.inference.speed import machine_features
-from vitreous.inputs import read_json
+from vitreous.inputs import counted, read_json
 from vitreous.interrupt import Interrupted
 from vitreous.model.family import count_flops, count_parameters
 from vitreous.storage.files import write_file
@@ -127,7 +127,7 @@ def _check_time(deadline: Deadline, units: int) -> None:
     if deadline.seconds_per_part(units) < MIN_SECONDS:
         needed = units * MIN_SECONDS / MARGIN + deadline.writing + deadline.seconds - deadline.left()
         raise UserError(
-            f"budget {deadline.text!r}: too short to do {units} thing{'s' * (units > 1)} of at least {MIN_SECONDS:g} s "
+            f"budget {deadline.text!r}: too short to do {counted(units, 'thing')} of at least {MIN_SECONDS:g} s "
             f"each; give at least {format_budget(needed + 5)}, or fewer tasks or protocols."
         )
 
