@@ -43,11 +43,11 @@ def measure_frozen(
     *,
     workers: int,
     progress: Callable[[str, int, int], None],
-    counted: bool,
+    already_counted: bool,
 ) -> list[TaskScore | Absent]:
     """The scores of these protocols on a task, in about `seconds`; None for no limit.
 
-    counted: the operations of features that are kept are with an earlier score of the same transfer.
+    already_counted: the operations of features that are kept are with an earlier score of the same transfer.
     """
     began = time.perf_counter()
     what = f"{task.name}: features"
@@ -55,7 +55,7 @@ def measure_frozen(
     data = task.data if seconds is None else subset_in_time(model, task, seconds, protocols, workers)
     splits = reader.splits(data, SEED, validate="linear" in protocols)
     used = sum(len(part[1]) for part in (splits.train, splits.val, splits.test) if part is not None)
-    flops = float((reader.computed if counted else used) * count_flops(model.config))
+    flops = float((reader.computed if already_counted else used) * count_flops(model.config))
     remarks = [*reader.cache.remarks]
     if kept := used - reader.computed:
         remarks.append(f"features of {kept:,} images were kept from an earlier command; the time is without them.")

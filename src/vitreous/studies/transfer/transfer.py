@@ -190,7 +190,7 @@ def _measure(
             seconds,
             workers=context.runtime.workers,
             progress=context.callbacks.progress,
-            counted=any(read_score(context.folder, task.name, one) is not None for one in FROZEN),
+            already_counted=any(read_score(context.folder, task.name, one) is not None for one in FROZEN),
         )
     except UserError as error:  # too few images for this protocol, say: the other tasks can be measured
         reason = str(error).rstrip(".")
