@@ -20,6 +20,7 @@ from vitreous.inference.probing import (
     score_linear,
     score_neighbours,
 )
+from vitreous.inputs import counted
 from vitreous.model.family import count_flops
 from vitreous.studies.requests import Protocol
 from vitreous.studies.timing import seconds_per_image
