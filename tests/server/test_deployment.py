@@ -24,7 +24,7 @@ from support.live_server import image_bytes, save_tiny_model, serving
 from support.ports import free_port
 from support.serving import wait_for
 from vitreous.config.server import ServerSettings
-from vitreous.server.running import make_server
+from vitreous.server.running import Server
 
 ROOT = Path(__file__).parents[2]
 TOKEN = "0123456789abcdef0123456789abcdef"
@@ -202,7 +202,7 @@ def test_whoever_stands_before_the_server_is_more_patient_than_it():
 
 def test_the_proxy_lets_go_of_a_connection_before_the_server_does():
     """Else it now and then sends a request into a connection that is just being closed, and answers 502."""
-    server = make_server([], ServerSettings(), lambda: None)
+    server = Server([], ServerSettings())
     assert seconds("deploy/nginx.conf", "keepalive_timeout") < server.config.timeout_keep_alive
 
 

@@ -13,7 +13,7 @@ from support.live_server import image_bytes, save_tiny_model, serving
 from support.serving import GatedEngine, gated, make_image, opened, running, wait_until_refused
 from vitreous.config.server import ServerSettings
 from vitreous.errors import DamagedModelError
-from vitreous.server.running import listen, make_server, run_server
+from vitreous.server.running import Server, listen
 
 SOON = {"response_seconds": 5, "grace_seconds": 1}
 """Long enough for a slow machine to begin with a request, and to tell its client that there will be no answer."""
@@ -29,7 +29,7 @@ def ask_in_thread(server, path):
 
 def test_the_time_to_end_follows_from_the_settings():
     settings = ServerSettings(response_seconds=3, grace_seconds=4.5)
-    server = make_server([gated(GatedEngine())], settings, lambda: None)
+    server = Server([gated(GatedEngine())], settings)
     assert server.config.timeout_graceful_shutdown == 8
 
 
@@ -79,7 +79,7 @@ def test_a_model_that_answers_no_numbers_does_not_start_a_server(tmp_path):
 
     settings = ServerSettings(port=0)
     with listen(settings) as bound, pytest.raises(DamagedModelError, match=r"^damaged: "):
-        run_server([gated(Damaged())], settings, bound, lambda: None)
+        Server([gated(Damaged())], settings).serve_until_signal(bound)
 
 
 HANGS = """

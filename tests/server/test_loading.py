@@ -14,7 +14,7 @@ from support.live_server import MAIN, SOURCE, image_bytes, save_tiny_model
 from support.serving import GatedEngine, gated, make_image, wait_for
 from vitreous.config.server import ServerSettings
 from vitreous.errors import UserError
-from vitreous.server.running import address_of, listen, make_server, run_server
+from vitreous.server.running import Server, address_of, listen
 
 WAITS = ("/health", "/v2/health/ready", "/models", "/v2/models", "/v2/models/gated", "/page/start")
 ANSWERS = ("/", "/page/static/main.js", "/v2/health/live", "/docs", "/openapi.json", "/metrics", "/v2")
@@ -30,7 +30,7 @@ def test_it_answers_from_the_first_moment(subtests):
 
     settings = ServerSettings(port=0)
     with listen(settings) as bound:
-        server = make_server(models(), settings, ready.set)
+        server = Server(models(), settings, ready.set)
         thread = threading.Thread(target=server.run, args=([bound],))
         thread.start()
         with httpx.Client(base_url=address_of(bound), timeout=60) as client:
@@ -64,7 +64,7 @@ def test_a_model_that_cannot_be_opened_ends_it():
 
     settings = ServerSettings(port=0)
     with listen(settings) as bound, pytest.raises(UserError, match="the second"):
-        run_server(models(), settings, bound, lambda: None)
+        Server(models(), settings).serve_until_signal(bound)
 
 
 LOADS_LONG = f"""

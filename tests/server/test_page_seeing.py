@@ -15,7 +15,7 @@ from support.serving import GatedEngine, gated, running, wait_for
 from support.tiny_networks import LABELS
 from vitreous.config.server import ServerSettings
 from vitreous.glossary import GLOSSARY
-from vitreous.server.running import address_of, listen, make_server
+from vitreous.server.running import Server, address_of, listen
 from vitreous.verbs.serve import sample_files
 
 pytestmark = [
@@ -139,7 +139,7 @@ def test_the_page_opens_by_itself_once_the_models_are_loaded(browser):
 
     settings = ServerSettings(port=0)
     with listen(settings) as bound:
-        server = make_server(models(), settings, lambda: None)
+        server = Server(models(), settings)
         thread = threading.Thread(target=server.run, args=([bound],))
         thread.start()
         browser.open(address_of(bound))

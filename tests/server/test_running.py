@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -141,7 +142,10 @@ def test_the_device_that_was_named_computes_predictions_and_explanations(bundle,
 
     for room in ("distributed.world", "inference.opening", "inference.engine"):
         monkeypatch.setattr(f"vitreous.{room}.find_device", find)
-    monkeypatch.setattr("vitreous.server.running.run_server", lambda models, *_: served.extend(models) or True)
+    monkeypatch.setattr(
+        "vitreous.server.running.Server",
+        lambda models, *_: SimpleNamespace(serve_until_signal=lambda _: served.extend(models) or True),
+    )
     assert serve(bundle, port=0, device="cuda")
     assert set(named) == {"cuda"}
     assert served[0].bundle.model.device.type == served[0].inference_model.engine.network.device.type == "meta"

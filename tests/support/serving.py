@@ -14,7 +14,7 @@ from support.colours import COLOURS, PREPROCESS, pixels
 from vitreous import ViTConfig
 from vitreous.config.server import ServerSettings
 from vitreous.inference.engine import InferenceModel, TorchEngine
-from vitreous.server.running import address_of, listen, make_server
+from vitreous.server.running import Server, address_of, listen
 from vitreous.server.served_model import ModelToServe
 from vitreous.weights.bundle import load_bundle
 
@@ -55,7 +55,7 @@ def running(*models, **settings):
     limits = ServerSettings(port=0, **settings)
     ready = threading.Event()
     with listen(limits) as bound:
-        server = make_server(models, limits, ready.set)
+        server = Server(models, limits, ready.set)
         thread = threading.Thread(target=server.run, args=([bound],))
         thread.start()
         assert ready.wait(120)

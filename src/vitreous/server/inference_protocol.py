@@ -18,7 +18,7 @@ from vitreous.inference.engine import LOGITS, REPRESENTATION
 from vitreous.model.predictions import class_probabilities, predicted_class, ranked_classes
 from vitreous.server.bodies import MIN_THREAD_BYTES, parse_fields, read_body
 from vitreous.server.errors import ERROR_RESPONSES, ApiError, check_query
-from vitreous.server.routes import BINARY, model_names, request_body
+from vitreous.server.routes import BINARY, model_names, ready, request_body
 from vitreous.server.served_model import Models, ServedModel
 from vitreous.server.tensors import (
     IMAGES,
@@ -101,14 +101,7 @@ async def live(models: Models) -> dict[str, bool]:
     return {"live": True}
 
 
-@router.get("/health/ready")
-async def ready(models: Models) -> dict[str, bool]:
-    """Whether all models are loaded, and no engine hangs."""
-    models.all()
-    models.check_alive()
-    return {"ready": True}
-
-
+router.get("/health/ready")(ready)
 router.get("/models")(model_names)
 
 

@@ -221,11 +221,11 @@ async def embed(request: Request, served: Chosen) -> EmbeddedImage:
 
 
 @router.get("/health", tags=["server"], responses=ERROR_RESPONSES)
-async def health(models: Models) -> dict[str, str]:
-    """Whether the server answers: 503 while its models are loaded, or if an engine hangs."""
+async def ready(models: Models) -> dict[str, bool]:
+    """Whether the models answer: 503 while they are loaded, or if an engine hangs."""
     models.all()
     models.check_alive()
-    return {"status": "ok"}
+    return {"ready": True}
 
 
 @router.get("/models", tags=["server"], responses=ERROR_RESPONSES)

@@ -54,72 +54,55 @@ def address_of(bound: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def run_server(
-    models: Iterable[ModelToServe],
-    settings: ServerSettings,
-    bound: socket.socket,
-    ready: Callable[[], None],
-    waiting: Callable[[float], None] = lambda seconds: None,
-) -> bool:
-    """Serve until a signal comes, then finish the accepted requests.
-
-    models: taken one by one in a thread; until all are loaded, requests are answered with 503.
-    ready: called once the models answer. waiting: called every 10 s until then, with the seconds so far.
-    Returns whether all threads have ended: a long explanation may still run. A second Ctrl-C raises `Interrupted`.
-    """
-    server = make_server(models, settings, ready, waiting)
-    try:
-        server.run(sockets=[bound])
-    finally:
-        gc.unfreeze()
-    if server.force_exit:
-        raise Interrupted(signal.SIGINT)
-    if server.failure is not None:
-        raise server.failure
-    return server.idle
-
-
-def make_server(
-    models: Iterable[ModelToServe],
-    settings: ServerSettings,
-    ready: Callable[[], None],
-    waiting: Callable[[float], None] = lambda seconds: None,
-) -> Server:
-    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # not for malformed requests
-    app = make_app((), settings)
-    connections = Connections(settings, app.state.metrics, app.state.policy)
-    config = uvicorn.Config(
-        app,
-        http=connections.make,  # type: ignore[arg-type]  # uvicorn calls it, whatever it is
-        ws="none",
-        loop="asyncio",
-        lifespan="on",
-        log_config=None,
-        access_log=False,
-        proxy_headers=False,
-        server_header=False,
-        timeout_graceful_shutdown=math.ceil(settings.longest_seconds),
-    )
-    return Server(config, connections, app.state.models, models, ready, waiting)
-
-
 class Server(uvicorn.Server):
     """uvicorn's server, which loads its models while it answers, and which signals end gracefully."""
 
     def __init__(
         self,
-        config: uvicorn.Config,
-        connections: Connections,
-        loaded: LoadedModels,
         models: Iterable[ModelToServe],
-        ready: Callable[[], None],
-        waiting: Callable[[float], None],
+        settings: ServerSettings,
+        ready: Callable[[], None] = lambda: None,
+        waiting: Callable[[float], None] = lambda seconds: None,
     ) -> None:
-        super().__init__(config)
-        self._connections = connections
-        self._loaded, self._models, self._ready, self._waiting = loaded, models, ready, waiting
+        """models: taken one by one in a thread; until all are loaded, requests are answered with 503.
+        ready: called once the models answer. waiting: called every 10 s until then, with the seconds so far.
+        """
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # not for malformed requests
+        app = make_app((), settings)
+        self._connections = Connections(settings, app.state.metrics, app.state.policy)
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=self._connections.make,  # type: ignore[arg-type]  # uvicorn calls it, whatever it is
+                ws="none",
+                loop="asyncio",
+                lifespan="on",
+                log_config=None,
+                access_log=False,
+                proxy_headers=False,
+                server_header=False,
+                timeout_graceful_shutdown=math.ceil(settings.longest_seconds),
+            )
+        )
+        self._loaded: LoadedModels = app.state.models
+        self._models, self._ready, self._waiting = models, ready, waiting
         self._loader = ThreadPool(1, "load")
         self.failure: Exception | None = None  # why the models could not be loaded
+
+    def serve_until_signal(self, bound: socket.socket) -> bool:
+        """Serve until a signal comes, then finish the accepted requests.
+
+        Returns whether all threads have ended: a long explanation may still run. A second Ctrl-C raises `Interrupted`.
+        """
+        try:
+            self.run(sockets=[bound])
+        finally:
+            gc.unfreeze()
+        if self.force_exit:
+            raise Interrupted(signal.SIGINT)
+        if self.failure is not None:
+            raise self.failure
+        return self.idle
 
     @property
     def idle(self) -> bool:

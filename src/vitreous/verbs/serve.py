@@ -71,7 +71,7 @@ class Serve(EngineOption, Verb[bool]):
         from vitreous.inference.engine_folder import is_engine
         from vitreous.inference.memory_needs import check_inference_memory
         from vitreous.inference.opening import open_engine, open_model
-        from vitreous.server.running import address_of, listen, run_server
+        from vitreous.server.running import Server, address_of, listen
         from vitreous.server.served_model import ModelToServe
 
         models = [self.models] if isinstance(self.models, str | Path) else self.models
@@ -121,7 +121,7 @@ class Serve(EngineOption, Verb[bool]):
             bundles = [None if is_engine(Path(model)) else open_model(model) for model in models]
             message(f"vitreous: loading {', '.join(names)}; {address} says so until they answer")
             try:
-                return run_server(open_all(), settings, bound, ready, waiting)
+                return Server(open_all(), settings, ready, waiting).serve_until_signal(bound)
             except Interrupted as again:
                 if cli.owns_process:
                     _end_process(128 + again.number)
