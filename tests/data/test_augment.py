@@ -12,7 +12,6 @@ from vitreous.data.augment import (
     apply_policy,
     cut_views,
     eval_view,
-    jitter,
     mean_colour,
     normalise,
     random_box,
@@ -20,6 +19,7 @@ from vitreous.data.augment import (
     shrink,
     train_view,
 )
+from vitreous.data.augment_ops import change_colours
 from vitreous.data.rng import generator
 
 GREY = Preprocess(size=(32, 32), mean=(0.3,), std=(0.2,))
@@ -176,12 +176,27 @@ def test_erasing_replaces_a_rectangle_by_the_mean():
 
 
 def test_jitter_is_pillows_three_changes_in_a_row():
+    """To within Pillow's rounding after each."""
     image = smooth(20, 30)
     draws = 1 + 0.4 * (2 * generator(0, 0, 0).random(3) - 1)
     expected = ImageEnhance.Brightness(image).enhance(draws[0])
     expected = ImageEnhance.Contrast(expected).enhance(draws[1])
-    expected = ImageEnhance.Color(expected).enhance(draws[2])
-    assert jitter(image, 0.4, generator(0, 0, 0)) == expected
+    expected = np.asarray(ImageEnhance.Color(expected).enhance(draws[2]))
+    augment = Augment(crop_scale=None, pad=0, flip=False, jitter=0.4)
+    found = train_view(image, Preprocess(size=(20, 30)), augment, generator(0, 0, 0)).pixels
+    assert np.abs(found.permute(1, 2, 0).numpy().astype(int) - expected).max() <= 3
+
+
+def test_one_image_and_a_batch_are_changed_alike():
+    """With the same random numbers, by colours, shift and erasing: a batch only rounds later."""
+    image, preprocess = smooth(24, 24), Preprocess(size=(24, 24))
+    stacked = torch.from_numpy(np.asarray(image).transpose(2, 0, 1).copy())[None]
+    for changes in ({"jitter": 0.4}, {"tint": 0.5}, {"grey": 1.0}, {"jitter": 0.3, "tint": 0.2, "grey": 0.5}):
+        augment, rng = Augment(crop_scale=None, pad=0, flip=False, **changes), generator(1, 0, 0)
+        view = train_view(image, preprocess, augment, generator(1, 0, 0)).pixels
+        counts = (3 * ("jitter" in changes), 3 * ("tint" in changes), 1 * ("grey" in changes))
+        numbers = [rng.random((1, count)) for count in counts]
+        assert view.equal(change_colours(stacked, augment, *numbers)[0].round().to(torch.uint8))
 
 
 def test_policies_change_images_in_many_ways_and_keep_their_form(subtests):

@@ -7,7 +7,8 @@ from PIL import Image
 from support.images import noise, smooth
 from vitreous.config.data import Augment, Preprocess, View
 from vitreous.data.augment import eval_view, train_view
-from vitreous.data.batch_augment import TRIES, cut_batch, eval_batch, random_boxes, to_channels, train_batch
+from vitreous.data.augment_ops import TRIES
+from vitreous.data.batch_augment import cut_batch, eval_batch, random_boxes, to_channels, train_batch
 from vitreous.data.rng import generator, uniforms
 
 SIZE = Preprocess(size=(16, 16))

@@ -5,7 +5,6 @@ A view is uint8 (C, H, W); `normalise` makes numbers for the model of a whole ba
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
@@ -18,6 +17,16 @@ from PIL import Image, ImageEnhance, ImageOps
 from torch import Tensor
 
 from vitreous.config.data import Augment, Interpolation, Preprocess, View
+from vitreous.data.augment_ops import (
+    ERASE_AREA,
+    ERASE_RATIO,
+    TRIES,
+    box_sides,
+    change_colours,
+    fill_boxes,
+    largest_sides,
+    shift,
+)
 from vitreous.data.decode import OriginalSize, original_size
 from vitreous.data.rng import generator
 
@@ -34,8 +43,6 @@ _PIL: dict[Interpolation, Image.Resampling] = {
 
 # Of an image resized as a whole; of a strip 300 times as long as wide, at 224 pixels, only the centre is.
 MAX_RESIZED_PIXELS = 2**24
-ERASE_AREA = (0.02, 1 / 3)
-ERASE_RATIO = (0.3, 3.3)
 
 
 class Cut(NamedTuple):
@@ -110,20 +117,17 @@ def train_view(image: Image.Image | Pixels, preprocess: Preprocess, augment: Aug
         fractions = (box[0] / height, box[1] / width, box[2] / height, box[3] / width)
     if augment.policy != "none":
         view = _to_tensor(np.asarray(apply_policy(to_image(view), preprocess, augment, rng)))
-    if augment.jitter:
-        view = _to_tensor(np.asarray(jitter(to_image(view), augment.jitter, rng)))
-    if augment.tint:
-        gains = torch.from_numpy(1 + augment.tint * (2 * rng.random(len(view)) - 1)).float()
-        view = (view * gains[:, None, None]).round_().clamp_(0, 255).to(torch.uint8)
-    if augment.grey and rng.random() < augment.grey:
-        view = _to_tensor(np.asarray(to_image(view).convert("L"))).expand(len(view), -1, -1)
+    if augment.jitter or augment.tint or augment.grey:
+        wanted = ((augment.jitter, 3), (augment.tint, len(view)), (augment.grey, 1))
+        uniforms = [rng.random((1, count if amount else 0)) for amount, count in wanted]
+        view = change_colours(view[None], augment, *uniforms)[0].round().to(torch.uint8)
     flipped = augment.flip and rng.random() < 0.5
     if flipped:
         view = view.flip(2)
     if rng.random() < augment.erase:
-        top, left, height, width = random_box(view.shape[1], view.shape[2], ERASE_AREA, ERASE_RATIO, rng)
-        view = view.clone()
-        view[:, top : top + height, left : left + width] = mean_colour(preprocess)[:, None, None]
+        box = random_box(view.shape[1], view.shape[2], ERASE_AREA, ERASE_RATIO, rng)
+        sides = tuple(np.array([side]) for side in box)
+        view = fill_boxes(view[None], sides, np.ones(1, np.bool_), mean_colour(preprocess))[0]
     return Cut(view, fractions, flipped)
 
 
@@ -162,15 +166,11 @@ def random_box(
 ) -> Box:
     """A box of a uniform fraction of the area and a log-uniform ratio of width to height, at a uniform place. One that
     does not fit is drawn again; after ten, the largest centred box of a permitted ratio."""
-    low, high = math.log(ratio[0]), math.log(ratio[1])
-    for _ in range(10):
-        area = height * width * (scale[0] + (scale[1] - scale[0]) * rng.random())
-        shape = math.exp(low + (high - low) * rng.random())
-        h, w = round(math.sqrt(area / shape)), round(math.sqrt(area * shape))
-        if 0 < h <= height and 0 < w <= width:
-            return int(rng.random() * (height - h + 1)), int(rng.random() * (width - w + 1)), h, w
-    shape = min(max(width / height, ratio[0]), ratio[1])
-    h, w = min(height, max(round(width / shape), 1)), min(width, max(round(height * shape), 1))
+    for _ in range(TRIES):
+        h, w, fits = box_sides(rng.random(), rng.random(), height, width, scale, ratio)
+        if fits:
+            return int(rng.random() * (height - h + 1)), int(rng.random() * (width - w + 1)), int(h), int(w)
+    h, w = largest_sides(height, width, ratio)
     return (height - h) // 2, (width - w) // 2, h, w
 
 
@@ -214,9 +214,9 @@ def _shifted(pixels: Pixels, preprocess: Preprocess, pad: int, rng: np.random.Ge
     if pad == 0:
         return view, (y, x, h, w)
     top, left = (int(rng.random() * (2 * pad + 1)) for _ in range(2))
-    padded = np.pad(view.numpy(), ((0, 0), (pad, pad), (pad, pad)), mode="reflect")
     fractions = (y + h * (top - pad) / height, x + w * (left - pad) / width, h, w)
-    return torch.from_numpy(padded[:, top : top + height, left : left + width].copy()), fractions
+    by = torch.tensor([[top - pad, left - pad]])
+    return shift(view[None], by, torch.zeros(1, dtype=torch.bool))[0], fractions
 
 
 def resize(images: Tensor, size: tuple[int, int], how: Interpolation) -> Tensor:
@@ -261,7 +261,7 @@ def to_image(view: Tensor) -> Image.Image:
     return Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
 
 
-# RandAugment, TrivialAugment and colour jitter, on one image of Pillow's. A change takes a strength from 0 (nothing,
+# RandAugment and TrivialAugment, on one image of Pillow's. A change takes a strength from 0 (nothing,
 # or least) to 1 (the most its policy allows). Those with a direction go either way. The fourteen changes and the ranges
 # are the papers': Cubuk et al. 2020, and Müller and Hutter 2021 ("wide").
 Fill = tuple[int, ...] | int
@@ -278,13 +278,6 @@ def apply_policy(image: Image.Image, preprocess: Preprocess, augment: Augment, r
         strength = int(rng.random() * 31) / 30 if trivial else augment.magnitude / 10
         sign = -1 if signed and rng.random() < 0.5 else 1
         image = change(image, sign * strength * (wide if trivial else usual), fill)
-    return image
-
-
-def jitter(image: Image.Image, strength: float, rng: np.random.Generator) -> Image.Image:
-    """Brightness, contrast and saturation, each multiplied by 1 - strength to 1 + strength, in this order."""
-    for enhance in (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color):
-        image = enhance(image).enhance(1 + strength * (2 * rng.random() - 1))
     return image
 
 

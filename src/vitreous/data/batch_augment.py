@@ -5,7 +5,6 @@ Letters: B images, C channels, h x w their pixels, H x W the input's. A sample's
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
@@ -18,8 +17,6 @@ from torch import Tensor
 
 from vitreous.config.data import Augment, Preprocess, View
 from vitreous.data.augment import (
-    ERASE_AREA,
-    ERASE_RATIO,
     eval_view,
     mean_colour,
     numbered_views,
@@ -27,15 +24,23 @@ from vitreous.data.augment import (
     seen_fractions,
     to_image,
 )
+from vitreous.data.augment_ops import (
+    ERASE_AREA,
+    ERASE_RATIO,
+    LUMA,
+    TRIES,
+    Uniforms,
+    box_sides,
+    change_colours,
+    fill_boxes,
+    largest_sides,
+    shift,
+)
 from vitreous.data.batch import Batch
 from vitreous.data.rng import MIX, Index, generator, uniforms
 from vitreous.data.token_labels import patch_edges
 
-Uniforms = NDArray[np.float64]
-
-TRIES = 10
 _CROP, _FLIP, _JITTER, _ERASE, _GREY, _TINT = 2 * TRIES + 2, 1, 3, 2 * TRIES + 3, 1, 3
-LUMA = (19595, 38470, 7471)  # ITU-R 601 in 65536ths, as Pillow has it
 
 
 class Cuts(NamedTuple):
@@ -69,16 +74,10 @@ def train_batch(
         box = _within(seen_fractions(images.shape[2], images.shape[3], preprocess), box)
     else:
         out, box = _crop(to_channels(images, preprocess.channels), preprocess, augment, crop, mirrored)
-    if augment.jitter:
-        out = _jitter(out, augment.jitter, colour)
-    if augment.tint:
-        gains = torch.from_numpy(1 + augment.tint * (2 * tint[:, : out.shape[1]] - 1)).float()
-        out = (out.float() * gains[:, :, None, None]).clamp_(0, 255)
-    if augment.grey:
-        chosen = torch.from_numpy(grey[:, 0] < augment.grey)[:, None, None, None]
-        out = torch.where(chosen, luma(out.float()), out.float())
+    out = change_colours(out, augment, colour, tint, grey)
     if augment.erase:
-        out = _erase(out, augment.erase, mean_colour(preprocess), erase)
+        boxes = random_boxes(erase[:, 1:], out.shape[2], out.shape[3], ERASE_AREA, ERASE_RATIO)
+        out = fill_boxes(out, boxes, erase[:, 0] < augment.erase, mean_colour(preprocess))
     return Cuts(out, box, mirrored)
 
 
@@ -125,38 +124,23 @@ def random_boxes(
     random: Uniforms, height: int, width: int, scale: tuple[float, float], ratio: tuple[float, float]
 ) -> tuple[NDArray[np.int64], ...]:
     """(top, left, height, width), each (B,): `augment.random_box` for many, from random (B, 2 x TRIES + 2)."""
-    area = height * width * (scale[0] + (scale[1] - scale[0]) * random[:, :TRIES])
-    low, high = math.log(ratio[0]), math.log(ratio[1])
-    shape = np.exp(low + (high - low) * random[:, TRIES : 2 * TRIES])
-    h, w = np.rint(np.sqrt(area / shape)), np.rint(np.sqrt(area * shape))
-    fits = (h > 0) & (h <= height) & (w > 0) & (w <= width)
-    first = fits.argmax(axis=1)[:, None]
-    some = fits.any(axis=1)
-    best = min(max(width / height, ratio[0]), ratio[1])
-    h = np.where(some, np.take_along_axis(h, first, 1)[:, 0], min(height, max(round(width / best), 1)))
-    w = np.where(some, np.take_along_axis(w, first, 1)[:, 0], min(width, max(round(height * best), 1)))
+    h, w, fits = box_sides(random[:, :TRIES], random[:, TRIES : 2 * TRIES], height, width, scale, ratio)
+    first, some = fits.argmax(axis=1)[:, None], fits.any(axis=1)
+    tall, wide = largest_sides(height, width, ratio)
+    h = np.where(some, np.take_along_axis(h, first, 1)[:, 0], tall)
+    w = np.where(some, np.take_along_axis(w, first, 1)[:, 0], wide)
     top = np.where(some, np.floor(random[:, -2] * (height - h + 1)), (height - h) // 2)
     left = np.where(some, np.floor(random[:, -1] * (width - w + 1)), (width - w) // 2)
     return tuple(side.astype(np.int64) for side in (top, left, h, w))
 
 
 def _shift(images: Tensor, pad: int, random: Uniforms, mirrored: Tensor) -> tuple[Tensor, Tensor]:
-    """Shifted by up to `pad` pixels each way with the border reflected, and mirrored: (B, C, H, W) uint8; the boxes.
-    Each output row and column is looked up by number, so nothing is padded and no value changes."""
-    count, channels, height, width = images.shape
+    """Shifted by up to `pad` pixels each way with the border reflected, and mirrored: (B, C, H, W) uint8; the boxes."""
+    height, width = images.shape[2:]
     pad = min(pad, height - 1, width - 1)
     by = torch.from_numpy(np.floor(random[:, :2] * (2 * pad + 1)).astype(np.int64)) - pad  # (B, 2)
-    rows = _reflect(torch.arange(height) + by[:, :1], height)  # (B, H)
-    columns = _reflect(torch.arange(width) + by[:, 1:], width)  # (B, W)
-    columns = torch.where(mirrored[:, None], columns.flip(1), columns)
-    place = (rows[:, :, None] * width + columns[:, None, :]).view(count, 1, -1).expand(-1, channels, -1)
-    box = torch.cat([by / torch.tensor([height, width]), torch.ones(count, 2)], dim=1)
-    return images.reshape(count, channels, -1).gather(2, place).view(images.shape), box
-
-
-def _reflect(place: Tensor, side: int) -> Tensor:
-    """Places outside 0 to side - 1 mirrored at the first and last pixel."""
-    return (side - 1) - ((side - 1) - place.abs()).abs()
+    box = torch.cat([by / torch.tensor([height, width]), torch.ones(len(images), 2)], dim=1)
+    return shift(images, by, mirrored), box
 
 
 def _crop(
@@ -176,35 +160,6 @@ def _crop(
     mode = "nearest" if preprocess.interpolation == "nearest" else "bilinear"
     views = F.grid_sample(images.float(), grid, mode=mode, padding_mode="border", align_corners=False)
     return views, torch.stack([top / height, left / width, h / height, w / width], dim=1)
-
-
-def _jitter(images: Tensor, strength: float, random: Uniforms) -> Tensor:
-    """Brightness, contrast and saturation of each image, in this order: float from 0 to 255."""
-    factors = torch.from_numpy(1 + strength * (2 * random - 1)).float()[:, :, None, None, None]  # (B, 3, 1, 1, 1)
-    out = (images.float() * factors[:, 0]).clamp_(0, 255)
-    out = torch.lerp(luma(out).mean((2, 3), keepdim=True), out, factors[:, 1]).clamp_(0, 255)
-    return torch.lerp(luma(out), out, factors[:, 2]).clamp_(0, 255)
-
-
-def luma(images: Tensor) -> Tensor:
-    """(B, C, H, W) float to its luma (B, 1, H, W)."""
-    if images.shape[1] == 1:
-        return images
-    weights = torch.tensor(LUMA, dtype=images.dtype, device=images.device) / 65536
-    return (images * weights[:, None, None]).sum(1, keepdim=True)
-
-
-def _erase(images: Tensor, probability: float, colour: Tensor, random: Uniforms) -> Tensor:
-    """A rectangle of some of the images replaced by `colour` (C,)."""
-    height, width = images.shape[2:]
-    top, left, h, w = (
-        torch.from_numpy(side)[:, None] for side in random_boxes(random[:, 1:], height, width, ERASE_AREA, ERASE_RATIO)
-    )
-    row, column = torch.arange(height), torch.arange(width)
-    rows, columns = (row >= top) & (row < top + h), (column >= left) & (column < left + w)  # (B, H), (B, W)
-    chosen = torch.from_numpy(random[:, 0] < probability)
-    hole = (rows & chosen[:, None])[:, None, :, None] & columns[:, None, None, :]  # (B, 1, H, W)
-    return torch.where(hole, colour.to(images.dtype)[:, None, None], images)
 
 
 class Rectangle(NamedTuple):

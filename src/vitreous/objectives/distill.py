@@ -19,8 +19,8 @@ from torch import Tensor
 from vitreous.config import objective as config
 from vitreous.config.data import Preprocess
 from vitreous.data.augment import resize
+from vitreous.data.augment_ops import LUMA, luma
 from vitreous.data.batch import Batch
-from vitreous.data.batch_augment import LUMA, luma
 from vitreous.errors import UserError
 from vitreous.model.network import Network
 from vitreous.model.predictions import class_probabilities, is_right, predicted_class
