@@ -41,6 +41,9 @@ def random_model(seed=0, **changes):
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=draw) * 0.3)
+        for block in model.blocks:
+            if not block.attn.qkv.key_bias:
+                block.attn.qkv.bias.chunk(3)[1].zero_()
     return model.eval()
 
 

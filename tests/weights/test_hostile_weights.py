@@ -252,7 +252,7 @@ ARGUMENTS = {
     "depth": (7, "1", 10**12),
     "patch_size": (8,),
     "in_chans": (1,),
-    "act_layer": ("quick_gelu", 3, []),
+    "act_layer": ("mish", 3, []),
     "reg_tokens": (4,),
     "qk_norm": (True,),
     "init_values": ("x", []),

@@ -95,9 +95,8 @@ def test_every_variant_has_fields_that_timm_accepts(subtests):
             config = ViTConfig(**{**TINY, **changes})
             described = describe(config, labels=["x"] * config.classes)
             assert set(described["pretrained_cfg"]) <= PRETRAINED_FIELDS
-            assert (
-                described["num_classes"] == described["pretrained_cfg"]["num_classes"] == len(described["label_names"])
-            )
+            outputs = config.projection or len(described["label_names"])
+            assert described["num_classes"] == described["pretrained_cfg"]["num_classes"] == outputs
 
 
 def test_positions_of_another_size_than_the_images_are_resampled_by_timm():

@@ -188,6 +188,7 @@ class ViTConfig(ModelConfig):
     pool_prefix: bool = False  # whether attention pooling reads class and register tokens too (Perception Encoder)
     pool_heads: Count | None = None  # of attention pooling, if other than those of the blocks
     pool_mlp_width: Count | None = None  # and the hidden units of its MLP
+    final_norm: bool = True  # whether there is a norm after the last block (InternViT has none)
     norm_after_pool: bool = False
     """Apply the final norm to the pooled vector instead of to the tokens (MAE's fine-tuning, timm's average)."""
     classifier: Classifier = "linear"

@@ -25,6 +25,8 @@ def check_vit(c: ViTConfig) -> None:
         raise UserError(f"position='sincos-2d': needs a width divisible by 4, not {c.width}; {nearest(c.width, 4)}.")
     if c.position == "learned-2d" and c.width % 2:
         raise UserError(f"position='learned-2d': needs an even width, not {c.width}; {nearest(c.width, 2)}.")
+    if not c.final_norm and c.norm_after_pool:
+        raise UserError("norm_after_pool=True: final_norm=False leaves no norm to move; set one of them back.")
     if c.norm == "after" and c.norm_after_pool:
         raise UserError("norm_after_pool=True: norm='after' has no final norm to move; set one of them back.")
     if c.pool == "class+mean" and c.norm_after_pool:

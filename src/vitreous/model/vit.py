@@ -82,7 +82,7 @@ class ViT(Network):
         self.norm_pre = nn.LayerNorm(c.width, c.norm_eps) if c.norm_pre else nn.Identity()
         self.blocks = nn.ModuleList(Block(c, c.drop_path * i / max(1, c.depth - 1), layer=i) for i in range(c.depth))
 
-        norm_tokens = c.norm == "before" and not c.norm_after_pool
+        norm_tokens = c.norm == "before" and c.final_norm and not c.norm_after_pool
         self.norm = nn.LayerNorm(c.width, c.norm_eps) if norm_tokens else nn.Identity()
         self.attn_pool = AttentionPool(c) if c.pool == "attention" else None
         self.fc_norm = nn.LayerNorm(c.width, c.norm_eps) if c.norm_after_pool else nn.Identity()

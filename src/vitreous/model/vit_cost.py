@@ -44,7 +44,9 @@ def _parameters(c: ViTConfig) -> int:
         block += 2 * D
     if c.qk_norm:
         block += 4 * (D // c.heads)
-    final = (2 * D if c.norm == "before" else 0) + (2 * D if c.norm_pre else 0) + c.features * c.projection
+    final = (
+        (2 * D if c.norm == "before" and c.final_norm else 0) + (2 * D if c.norm_pre else 0) + c.features * c.projection
+    )
     if c.pool == "attention":
         final += D + _dense(D, D) + _dense(D, 2 * D) + _dense(D, D) + 2 * D + _mlp_parameters(c, c.pool_mlp_width)
     if c.classifier == "mlp":

@@ -267,6 +267,7 @@ def later_parts(c: ViTConfig) -> dict[str, bool]:
         "keys without biases": c.qkv_bias == "q+v",
         "queries, keys and values without biases": c.qkv_bias == "none",
         f"{c.mlp} in the MLP": c.mlp in ("gelu-tanh", "quick-gelu"),
+        "no final norm": not c.final_norm,
         "LayerNorm within a branch": c.mlp_norm or c.attention_norm,
         "a projection in place of the classifier": c.projection > 0,
         "attention pooling of its own shape": bool(c.pool_prefix or c.pool_heads or c.pool_mlp_width),

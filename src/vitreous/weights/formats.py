@@ -11,6 +11,7 @@ from vitreous.arguments import shown
 from vitreous.errors import UserError
 from vitreous.weights.bundle import Bundle
 from vitreous.weights.checkpoint import MALFORMED_ERRORS, ParsedCheckpoint, RawCheckpoint
+from vitreous.weights.encoders import read_encoder
 from vitreous.weights.google import read_google, read_google_bit, write_google, write_google_bit
 from vitreous.weights.huggingface import VIT_TYPES, read_huggingface, write_huggingface
 from vitreous.weights.huggingface_cnn import (
@@ -41,7 +42,7 @@ FORMATS: dict[str, Format] = {
         open_with='numpy.load("{out}")',
     ),
     "huggingface": Format(
-        (read_huggingface, read_huggingface_bit, read_huggingface_efficientnet),
+        (read_encoder, read_huggingface, read_huggingface_bit, read_huggingface_efficientnet),
         {"vit": write_huggingface, "bit": write_huggingface_bit, "efficientnet": write_huggingface_efficientnet},
         frozenset({"config.json", "model.safetensors", "preprocessor_config.json"}),
         open_with='transformers.{auto}.from_pretrained("{out}")',

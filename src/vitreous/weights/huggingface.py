@@ -5,21 +5,16 @@ The names are those of every published file; newer releases of `transformers` re
 
 from __future__ import annotations
 
-import json
-from collections import Counter
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
-from vitreous.arguments import check_value, shown
+from vitreous.arguments import shown
 from vitreous.config.data import Preprocess
 from vitreous.config.model import ViTConfig
 from vitreous.errors import UserError
-from vitreous.storage.files import new_folder, write_tensors
 from vitreous.weights.checkpoint import (
     ParsedCheckpoint,
     RawCheckpoint,
@@ -30,10 +25,12 @@ from vitreous.weights.checkpoint import (
     heads_for_width,
     height_and_width,
     later_parts,
-    without_placeholders,
 )
+from vitreous.weights.encoders import encoder_for
+from vitreous.weights.huggingface_folder import with_description, write_folder
+from vitreous.weights.layout import write_layout
 from vitreous.weights.mapping import SPLIT_QKV, Rule, export_state, rename
-from vitreous.weights.processor import default_processor, from_processor, to_processor
+from vitreous.weights.processor import default_processor, from_processor
 
 if TYPE_CHECKING:
     from vitreous.model.vit import ViT
@@ -77,14 +74,6 @@ def read_huggingface(raw: RawCheckpoint) -> ParsedCheckpoint | None:
         tensors=fold_class_position(raw, *tokens) if config.position_scope == "patches" else {},
     )
     return with_description(raw, parsed)
-
-
-def with_description(raw: RawCheckpoint, found: ParsedCheckpoint) -> ParsedCheckpoint:
-    """The checkpoint with the preprocessing and labels of the files beside it; LABEL_0, LABEL_1, ... are no labels."""
-    read = None if raw.processor is None else partial(from_processor, raw.processor, found.config, raw.where)
-    labels = (raw.config or {}).get("id2label") or {}
-    names: Sequence[str] = check_value([labels[str(k)] for k in range(len(labels))], tuple[str, ...], "id2label")
-    return found.apply_description(raw, "preprocessor_config.json", read, without_placeholders(names), "id2label")
 
 
 def _check_description(described: dict[str, Any], c: ViTConfig, raw: RawCheckpoint) -> None:
@@ -177,6 +166,8 @@ def write_huggingface(
 ) -> Path:
     """A folder that `from_pretrained` opens, model and image processor."""
     c = model.config
+    if (encoder := encoder_for(c)) is not None:
+        return write_layout(Path(out), encoder, model, preprocess, labels)
     kind = _model_type_for(c, info, str(out))
     prefix = kind.removesuffix("_mae") + "." if c.classes else ""
     tensors = export_state(model.state_dict(), _rules(kind, c, prefix))
@@ -186,23 +177,6 @@ def write_huggingface(
     if kind == "dinov2_with_registers":  # theirs always has one, which nothing reads but masked training
         tensors[f"{prefix}embeddings.mask_token"] = torch.zeros(1, c.width)
     return write_folder(Path(out), _config(kind, c), labels, preprocess, tensors)
-
-
-def write_folder(
-    out: Path, config: dict[str, Any], labels: Sequence[str], preprocess: Preprocess, tensors: dict[str, Tensor]
-) -> Path:
-    """Write config.json with the labels, preprocessor_config.json and the tensors."""
-    processor = to_processor(preprocess, str(out))
-    if labels:
-        config = config | {
-            "id2label": {str(k): label for k, label in enumerate(labels)},
-            "label2id": {name: k for k, name in enumerate(_unique_labels(labels))},
-        }
-    with new_folder(out) as folder:
-        (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-        (folder / "preprocessor_config.json").write_text(json.dumps(processor, indent=2) + "\n", encoding="utf-8")
-        write_tensors(folder / "model.safetensors", tensors)
-    return out
 
 
 def _model_type_for(c: ViTConfig, info: dict[str, Any], where: str) -> str:
@@ -274,14 +248,3 @@ def _mlp_ratio(c: ViTConfig) -> int | None:
         return (int(c.width * ratio * 2 / 3) + 7) // 8 * 8 if c.mlp == "swiglu" else c.width * ratio
 
     return next((ratio for ratio in range(1, 33) if units(ratio) == c.mlp_width), None)
-
-
-def _unique_labels(labels: Sequence[str]) -> list[str]:
-    """The labels; a name of several classes gets their numbers: "crane (134)", "crane (517)"."""
-    counts, names = Counter(labels), []
-    for k, name in enumerate(labels):
-        if counts[name] > 1:
-            while name in counts:  # a third class may be called so
-                name = f"{name} ({k})"
-        names.append(name)
-    return names

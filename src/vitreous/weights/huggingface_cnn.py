@@ -22,7 +22,7 @@ from vitreous.weights.checkpoint import (
     height_and_width,
     imagenet_preprocess,
 )
-from vitreous.weights.huggingface import with_description, write_folder
+from vitreous.weights.huggingface_folder import with_description, write_folder
 from vitreous.weights.mapping import Rule, export_state, rename
 
 if TYPE_CHECKING:

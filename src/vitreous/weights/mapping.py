@@ -33,6 +33,22 @@ class TensorLayout(NamedTuple):
 
 SPLIT_QKV = TensorLayout(lambda tensor: tensor.chunk(3), lambda parts: torch.cat(list(parts)))
 """Three tensors for queries, keys and values, which we keep in one."""
+Q_AND_V = TensorLayout(
+    lambda bias: (bias.chunk(3)[0], bias.chunk(3)[2]),
+    lambda parts: torch.cat([parts[0], torch.zeros_like(parts[0]), parts[1]]),
+)
+"""Biases of queries and values; those of keys are zeros."""
+JOINED = TensorLayout(lambda tensor: tensor.chunk(2), lambda parts: torch.cat(list(parts)))
+"""Two tensors, such as a gate and what it gates, that we keep in one."""
+VECTOR = TensorLayout(lambda token: (token[0, 0],), lambda parts: parts[0][None, None])
+"""A token (1, 1, D) stored as (D,)."""
+TABLE = TensorLayout(lambda table: (table[0],), lambda parts: parts[0][None])
+"""Positions (1, N, D) stored as (N, D)."""
+TRANSPOSED = TensorLayout(lambda weight: (weight.T,), lambda parts: parts[0].T)
+PROJECTION_AS_HEAD = TensorLayout(
+    lambda weight: (weight, torch.zeros(weight.shape[0], device=weight.device)), lambda parts: parts[0]
+)
+"""A projection without bias stored as a classifier whose biases are zeros."""
 POINTWISE = TensorLayout(lambda w: (w[:, :, None, None],), lambda parts: parts[0][:, :, 0, 0])
 """A matrix stored as a 1x1 convolution."""
 
@@ -72,6 +88,35 @@ def _apply_rule(name: str, rules: Mapping[str, Rule]) -> tuple[tuple[str, ...], 
                     theirs = [template.format(*renumbered) for template in theirs]
                 return tuple(f"{rule.prefix}{one}{rest}" for one in theirs), rule.layout
     return (name,), None
+
+
+def under_our_names(tensors: Mapping[str, Tensor], rules: Sequence[Rule]) -> dict[str, Tensor]:
+    """What a file holds, by our names, to tell its configuration: of joined tensors only the shape (meta device)."""
+    found: dict[str, list[Tensor | None]] = {}
+    layouts: dict[str, TensorLayout | None] = {}
+    forms = [
+        (re.compile(re.escape(rule.prefix + theirs).replace(r"\{0\}", r"(\d{1,9})") + r"(\.\w+)?"), rule, part)
+        for rule in rules
+        for part, theirs in enumerate(rule.theirs)
+    ]
+    for name, tensor in tensors.items():
+        matches = [(match, rule, part) for form, rule, part in forms if (match := form.fullmatch(name))]
+        exact = [entry for entry in matches if entry[0].groups()[-1] is None]
+        for match, rule, part in (exact or matches)[:1]:
+            *numbers, rest = match.groups()
+            ours = rule.name.replace("*", numbers[0] if numbers else "*") + (rest or "")
+            found.setdefault(ours, [None] * len(rule.theirs))[part] = tensor
+            layouts[ours] = rule.layout
+        if not matches:
+            found[name], layouts[name] = [tensor], None
+    named = {}
+    for name, parts in found.items():
+        whole, layout = [part for part in parts if part is not None], layouts[name]
+        if layout is None:
+            named[name] = whole[0]
+        elif len(whole) == len(parts):
+            named[name] = layout.join([torch.empty(part.shape, device="meta") for part in whole])
+    return named
 
 
 def build_model(

@@ -10,8 +10,9 @@ import re
 from dataclasses import replace
 
 from vitreous.weights.checkpoint import ParsedCheckpoint, RawCheckpoint, fold_class_position, imagenet_preprocess
+from vitreous.weights.infer import VIT_TENSORS, has_backbone, infer_vit_config
 from vitreous.weights.mapping import rename
-from vitreous.weights.timm import VIT_TENSORS, has_backbone, infer_vit_config, is_timm
+from vitreous.weights.timm import is_timm
 
 _BACKBONE = "backbone."
 _ENTRIES = ("model", "model_ema", "teacher", "student")  # of their files, which hold the model
@@ -22,6 +23,7 @@ _IGNORED = {
 }
 # One of these is in each .safetensors file that is not timm's.
 _MARKS = re.compile(r"backbone\.|decoder_|mask_token|register_tokens|\.w12\.|\.gamma_|blocks\.\d+\.\d")
+_EVA = re.compile(r"\.(q_bias|q_proj\.weight|mlp\.fc1_g\.weight)$", re.MULTILINE)
 # Their names, and ours. DINOv2 trains with blocks in chunks: blocks.CHUNK.BLOCK.
 _RENAMED = (
     (re.compile(r"^blocks\.\d+\.(\d+)\."), r"blocks.\1."),
@@ -35,6 +37,8 @@ _RENAMED = (
 def read_meta(raw: RawCheckpoint) -> ParsedCheckpoint | None:
     if has_backbone(raw) or (raw.kind == "safetensors" and not _MARKS.search("\n".join(raw.tensors))):
         return None
+    if _EVA.search("\n".join(raw.tensors)) or (is_timm(raw.config) and "blocks.0.gamma_1" in raw.tensors):
+        return None  # timm's Eva or Beit, or BEiT itself
     prefix = _BACKBONE if any(name.startswith(_BACKBONE) for name in raw.tensors) else ""
     ignored: dict[str, list[str]] = {}
     theirs: dict[str, str] = {}  # our name: their name
@@ -50,7 +54,7 @@ def read_meta(raw: RawCheckpoint) -> ParsedCheckpoint | None:
         for pattern, own_name in _RENAMED:
             bare = pattern.sub(own_name, bare)
         theirs[bare if belongs else name] = name
-    if not set(VIT_TENSORS) <= set(theirs):
+    if not {*VIT_TENSORS, "pos_embed"} <= set(theirs):
         return None
     renamed = any(old != prefix + name for name, old in theirs.items())
     if is_timm(raw.config) and not (prefix or ignored or renamed):

@@ -12,31 +12,27 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-import torch
-
 from vitreous.arguments import Count, check_value, shown
 from vitreous.config.data import Interpolation, Preprocess
 from vitreous.config.efficientnet import SIZES, EfficientNetConfig
-from vitreous.config.model import ModelConfig, Pool, PositionScope, ViTConfig
-from vitreous.config.stem import ConvStem, ResNetStem, Stem
+from vitreous.config.model import ModelConfig, ViTConfig
 from vitreous.errors import UserError
 from vitreous.model.network import Network
 from vitreous.storage.files import new_folder, write_tensors
 from vitreous.weights.checkpoint import (
-    BACKBONE,
     ParsedCheckpoint,
     RawCheckpoint,
     augreg_preprocess,
     bit_config,
     check_agreement,
-    find_grid,
-    heads_for_width,
     height_and_width,
     imagenet_preprocess,
     without_placeholders,
 )
-from vitreous.weights.mapping import export_state
+from vitreous.weights.infer import TIMM_ACTIVATIONS, VIT_TENSORS, has_backbone, infer_vit_config, parse_stem
+from vitreous.weights.mapping import export_state, under_our_names
 from vitreous.weights.timm_config import BIT_RULES, EFFICIENTNET_PADDINGS, architecture_heads, timm_config, to_timm
+from vitreous.weights.timm_encoders import EVA_ARGUMENTS, HEAD_IS_PROJECTION, known_arguments, rules_for, to_infer
 
 # Known arguments of timm and their types: read here, visible in the tensors too, or only for training.
 _VIT_ARGUMENTS: dict[str, Any] = {
@@ -56,12 +52,6 @@ _BIT_ARGUMENTS: dict[str, Any] = {
 _EFFICIENTNET_ARGUMENTS = _BIT_ARGUMENTS | {"bn_eps": float, "bn_momentum": float, "pad_type": Literal["same", ""]}
 _BIT_BLOCK = ("norm1", "norm2", "norm3", "conv1", "conv2", "conv3")
 """Modules of a BiT block, which tell it from timm's other ResNets: those with two convolutions have no third norm."""
-VIT_TENSORS = (
-    "patch_embed.proj.weight",
-    "blocks.0.attn.qkv.weight",
-    "blocks.0.mlp.fc1.weight",
-    "blocks.0.mlp.fc2.weight",
-)
 
 
 def write_timm(
@@ -123,12 +113,13 @@ def _check_description(
     raw: RawCheckpoint, arguments: dict[str, Any], c: ModelConfig, sizes: Mapping[str, Any] | None = None
 ) -> None:
     """Refuse a config.json that contradicts the tensors. sizes: further arguments, with the tensors' values."""
-    sizes = {"in_chans": c.channels, "num_classes": c.classes, **(sizes or {})}
+    outputs = c.projection if isinstance(c, ViTConfig) and c.projection else c.classes
+    sizes = {"in_chans": c.channels, "num_classes": outputs, **(sizes or {})}
     pairs = {name: (arguments[name], size) for name, size in sizes.items() if name in arguments}
     features = c.width if isinstance(c, ViTConfig) else c.features
     config = raw.config or {}
     wrapper = config.get("model_type") == "timm_wrapper"  # it says two classes where there is no classifier
-    for name, size in (("num_classes", c.classes), ("num_features", features)):
+    for name, size in (("num_classes", outputs), ("num_features", features)):
         if (described := config.get(name)) is not None and not (wrapper and not size):
             pairs[name] = (described, size)
     check_agreement(raw.where, pairs)
@@ -161,23 +152,33 @@ def _preprocess(pretrained: dict[str, Any], size: tuple[int, int], where: str) -
 
 
 def read_timm(raw: RawCheckpoint) -> ParsedCheckpoint | None:
+    file, rules = raw, rules_for(raw.tensors)
+    if rules:
+        raw = replace(raw, tensors=under_our_names(raw.tensors, rules))
     if not raw.tensors.keys() >= set(VIT_TENSORS) or (has_backbone(raw) and parse_stem(raw) is None):
         return None
-    arguments = _arguments(raw, _VIT_ARGUMENTS)
-    if (act := arguments.get("act_layer", "gelu")) not in ("gelu", "relu"):
+    given = _arguments(raw, _VIT_ARGUMENTS | EVA_ARGUMENTS)
+    unset = {name for name, value in ((raw.config or {}).get("model_args") or {}).items() if value is None}
+    usual_arguments = known_arguments(architecture_of(raw.config), file.tensors)
+    arguments = {name: value for name, value in usual_arguments.items() if name not in unset} | given
+    if "head.bias" in raw.tensors and "norm_pre.weight" in raw.tensors and not raw.tensors["head.bias"].any():
+        rules = [*rules, HEAD_IS_PROJECTION]
+        raw = replace(raw, tensors=under_our_names(file.tensors, rules))
+    if (act := arguments.get("act_layer", "gelu")) not in TIMM_ACTIVATIONS:
         asked = f"asks for act_layer {shown(act)}, which is not known here"
         raise UserError(f"{raw.where}: config.json beside it {asked}; give another model.")
     if (heads := architecture_heads(architecture_of(raw.config))) is not None:
         arguments = {"num_heads": heads} | arguments
     unbiased = not any(name.endswith(".attn.qkv.bias") for name in raw.tensors)
-    if unbiased and not is_timm(raw.config) and not raw.tensors.keys() & {"cls_token", "blocks.0.ls1.gamma"}:
+    own = {"cls_token", "blocks.0.ls1.gamma", "reg_token"}
+    if unbiased and not is_timm(raw.config) and not raw.tensors.keys() & own:
         raise UserError(
             f"{raw.where}: its tensors are those of two models that compute differently; give the folder of its hub, "
             "whose config.json says which."
         )
-    config, heads_assumed = infer_vit_config(raw, arguments)
+    config, heads_assumed = infer_vit_config(raw, to_infer(arguments, raw, rules))
     pools = [described.get("global_pool") for described in (arguments, raw.config or {}, _pretrained(raw))]
-    if next((pool for pool in pools if pool), None) == "avg":
+    if next((pool for pool in pools if pool), None) == "avg" and config.pool == "class":
         config = replace(config, pool="mean")
     sizes: dict[str, Any] = {
         "embed_dim": config.width,
@@ -185,20 +186,18 @@ def read_timm(raw: RawCheckpoint) -> ParsedCheckpoint | None:
         "patch_size": config.kernel[1],
         "class_token": config.class_token,
         "reg_tokens": config.registers,
+        "num_reg_tokens": config.registers,
         "qk_norm": config.qk_norm,
+        "pre_norm": config.norm_pre,
+        "use_abs_pos_emb": config.position == "learned-1d",
+        "use_rel_pos_bias": config.position == "relative",
     }
     if raw.image_size is None and (image_size := height_and_width(arguments.get("img_size"))):
         arguments = {**arguments, "img_size": image_size}
         sizes["img_size"] = config.image_size
     _check_description(raw, arguments, config, sizes)
-    zeros = (
-        {f"blocks.{i}.attn.qkv.bias": torch.zeros(3 * config.width) for i in range(config.depth)} if unbiased else {}
-    )
-    notes = ("its queries, keys and values have no biases; here they are zeros",) if unbiased else ()
     usual = _usual_preprocess(config)
-    return _with_description(
-        raw, ParsedCheckpoint("timm", config, (), usual, heads_assumed=heads_assumed, notes=notes, tensors=zeros)
-    )
+    return _with_description(file, ParsedCheckpoint("timm", config, rules, usual, heads_assumed=heads_assumed))
 
 
 def _usual_preprocess(c: ViTConfig) -> Preprocess:
@@ -210,92 +209,6 @@ def _usual_preprocess(c: ViTConfig) -> Preprocess:
     if c.classes or c.pool == "attention" or (by_mean and c.width not in (1280, 1408)):  # AugReg, SigLIP; not I-JEPA
         return usual
     return imagenet_preprocess(c)
-
-
-def infer_vit_config(raw: RawCheckpoint, arguments: Mapping[str, Any] | None = None) -> tuple[ViTConfig, bool]:
-    """The configuration of the ViT with these tensors, and whether its number of heads is assumed.
-
-    Tensors do not tell the activation (assumed: GELU), the epsilon (1e-6), the heads (64 wide, unless the width is a
-    preset's) and a grid that is not square (from the image size, if given). arguments: timm's, if known.
-    """
-    arguments, names = arguments or {}, raw.tensors
-    width, channels, patch, _ = raw.shape("patch_embed.proj.weight", 4)
-    stem = None
-    if (found := parse_stem(raw)) is not None:
-        stem, channels = found
-        patch *= stem.stride
-    class_token = "cls_token" in names
-    registers = raw.shape("reg_token", 3)[1] if "reg_token" in names else 0
-    inner, outer = raw.shape("blocks.0.mlp.fc1.weight", 2)[0], raw.shape("blocks.0.mlp.fc2.weight", 2)[1]
-    pool: Pool = "attention" if "attn_pool.latent" in names else "class"
-    if pool == "class" and ("fc_norm.weight" in names or not class_token):
-        pool = "mean"
-    class_tokens = int(class_token) + int("dist_token" in names)
-    scope, grid = _grid(
-        raw, class_tokens, registers, patch, raw.image_size or height_and_width(arguments.get("img_size"))
-    )
-    heads = raw.heads or arguments.get("num_heads")
-    if heads is None and "blocks.0.attn.q_norm.weight" in names:
-        heads = width // raw.shape("blocks.0.attn.q_norm.weight", 1)[0]
-    config = ViTConfig(
-        width=width,
-        depth=raw.blocks("blocks."),
-        heads=heads or heads_for_width(width, raw.where),
-        mlp_width=outer,
-        patch=patch,
-        image_size=(grid[0] * patch, grid[1] * patch),
-        channels=channels,
-        stem=stem,
-        classes=raw.shape("head.weight", 2)[0] if "head.weight" in names else 0,
-        position="learned-1d" if "pos_embed" in names else "learned-2d",
-        position_scope=scope,
-        mlp="swiglu" if inner == 2 * outer else arguments.get("act_layer") or "gelu",
-        class_token=class_token,
-        distilled="dist_token" in names,
-        registers=registers,
-        pool=pool,
-        norm_after_pool="fc_norm.weight" in names,
-        classifier="mlp" if "pre_logits.fc.weight" in names else "linear",
-        layer_scale=arguments.get("init_values") or 1e-5 if "blocks.0.ls1.gamma" in names else None,
-        qk_norm="blocks.0.attn.q_norm.weight" in names,
-    )
-    return config, heads is None
-
-
-def _grid(
-    raw: RawCheckpoint, class_tokens: int, registers: int, patch: int, size: tuple[int, int] | None
-) -> tuple[PositionScope, tuple[int, int]]:
-    """Which tokens have positions, and the rows and columns of the patches."""
-    if "pos_embed_y" in raw.tensors:
-        return "all", (raw.shape("pos_embed_y", 2)[0], raw.shape("pos_embed_x", 2)[0])
-    if "pos_embed" not in raw.tensors:
-        raise UserError(f"{raw.where}: it holds no positions (pos_embed), so they cannot be told; give a bundle.")
-    count = raw.shape("pos_embed", 3)[1]
-    scopes: dict[int, PositionScope] = {0: "patches", class_tokens: "class", class_tokens + registers: "all"}
-    for known in (size, None) if size else (None,):
-        for skipped, scope in reversed(scopes.items()):
-            grid = find_grid(count - skipped, patch, known)
-            if grid and (known is None or grid == (known[0] // patch, known[1] // patch)):
-                return scope, grid
-    raise raw.unknown_grid(count)
-
-
-def has_backbone(raw: RawCheckpoint) -> bool:
-    """Whether a backbone comes before the patch embedding."""
-    return any(name.startswith(BACKBONE) for name in raw.tensors)
-
-
-def parse_stem(raw: RawCheckpoint) -> tuple[Stem, int] | None:
-    """A hybrid's stem and its input channels; None if it is one of timm's other stems."""
-    if f"{BACKBONE}convs.0.weight" in raw.tensors:
-        layers = range(raw.blocks(f"{BACKBONE}convs."))
-        kernels = [raw.shape(f"{BACKBONE}convs.{layer}.weight", 4) for layer in layers]
-        return ConvStem(tuple(kernel[0] for kernel in kernels)), kernels[0][1]
-    for root in ("conv", "stem.conv"):
-        if {f"{BACKBONE}{root}.weight", f"{BACKBONE}{root.replace('conv', 'norm')}.weight"} <= set(raw.tensors):
-            width, channels, *_ = raw.shape(f"{BACKBONE}{root}.weight", 4)
-            return ResNetStem(raw.depths(f"{BACKBONE}stages.", "blocks."), width / 64), channels
-    return None
 
 
 def read_timm_bit(raw: RawCheckpoint) -> ParsedCheckpoint | None:

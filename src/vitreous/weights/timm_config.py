@@ -18,8 +18,9 @@ from vitreous.config.efficientnet import EfficientNetConfig, Padding
 from vitreous.config.model import ModelConfig, Pool, ViTConfig
 from vitreous.config.presets import SIZES
 from vitreous.config.stem import ResNetStem
-from vitreous.weights.checkpoint import BACKBONE, first_true, large_epsilon, later_parts
+from vitreous.weights.checkpoint import BACKBONE, first_true, large_epsilon
 from vitreous.weights.mapping import POINTWISE, Rule
+from vitreous.weights.timm_encoders import HEAD_IS_PROJECTION, act_layer, eva_arguments, is_eva, not_eva
 
 UNKNOWN_ARCHITECTURE = "vitreous"  # of a model that timm cannot express: timm refuses this name
 
@@ -82,7 +83,8 @@ def timm_config(config: ModelConfig, preprocess: Preprocess, labels: Sequence[st
         arguments |= {"img_size": list(config.image_size), "dynamic_img_size": True}
     if arguments:
         described["model_args"] = arguments
-    described |= {"num_classes": config.classes, "num_features": model.features}
+    outputs = config.projection if isinstance(config, ViTConfig) and config.projection else config.classes
+    described |= {"num_classes": outputs, "num_features": model.features}
     if model.global_pool is not None:
         described["global_pool"] = model.global_pool
     described["label_names"] = list(labels)
@@ -94,7 +96,7 @@ def timm_config(config: ModelConfig, preprocess: Preprocess, labels: Sequence[st
         "crop_mode": _CROPS[preprocess.resize],
         "mean": list(preprocess.mean),
         "std": list(preprocess.std),
-        "num_classes": config.classes,
+        "num_classes": outputs,
         "label_names": list(labels),
         "pool_size": None,
     }
@@ -111,26 +113,36 @@ def to_timm(config: ModelConfig) -> TimmModel:
 
 
 def _vit_to_timm(c: ViTConfig) -> TimmModel:
+    eva, rules = is_eva(c) or (c.position == "relative" and c.class_token), []
+    if c.projection:
+        rules = [HEAD_IS_PROJECTION]
     unsupported = first_true(
         {
-            **later_parts(c),
+            "norms within a branch, or keys without biases, in such a model": eva and not_eva(c) is not None,
+            "a patch projection without bias but no norm after it, or with both": c.patch_bias == c.norm_pre,
+            "attention pooling that reads class and register tokens": c.pool_prefix and not eva,
             "LayerNorm after the branches": c.norm == "after",
             f"{c.attention} attention": c.attention != "full",
             "this convolutional stem": c.stem is not None and _hybrid(c) is None,
             "a hybrid with a distillation token": c.stem is not None and c.distilled,
             "SwiGLU in a hybrid or beside a distillation token": c.mlp == "swiglu"
             and (c.stem is not None or c.distilled),
-            f"{c.position} positions": c.position not in ("learned-1d", "none"),
+            f"{c.position} positions": c.position not in ("learned-1d", "none") and not eva,
             "positions for the class token but not for registers": c.registers > 0
             and c.prefix_positions not in (0, c.prefix),
             "a tanh layer before the classifier": c.classifier == "mlp",
             "the class token beside the mean": c.pool == "class+mean",
             "registers after a distillation token": c.distilled and (c.registers > 0 or c.prefix_positions != c.prefix),
-            **large_epsilon(c),
+            **({} if eva or _is_clip(c) else large_epsilon(c)),
             "a table of positions for padded images": any(side % c.patch for side in c.image_size),
         }
     )
-    architecture, arguments = (UNKNOWN_ARCHITECTURE, {}) if unsupported else _architecture(c)
+    unsupported = (not_eva(c) if eva else None) or unsupported
+    if eva and not unsupported:
+        architecture, arguments, more = eva_arguments(c, _POOLS[c.pool])
+        rules = [*rules, *more]
+    else:
+        architecture, arguments = (UNKNOWN_ARCHITECTURE, {}) if unsupported else _architecture(c)
     first_conv = "patch_embed.proj" if c.stem is None else f"{BACKBONE}convs.0"
     if isinstance(c.stem, ResNetStem):
         first_conv = f"{BACKBONE}stem.conv" if c.stem.depths else f"{BACKBONE}conv"
@@ -142,7 +154,13 @@ def _vit_to_timm(c: ViTConfig) -> TimmModel:
         global_pool=_POOLS[c.pool],
         first_conv=first_conv,
         classifier=["head", "head_dist"] if c.distilled else "head",
+        rules=rules,
     )
+
+
+def _is_clip(c: ViTConfig) -> bool:
+    """Whether it has the epsilon of timm's CLIP; no argument gives one."""
+    return c.norm_eps == 1e-5 and c.mlp != "swiglu" and c.stem is None and not c.distilled
 
 
 def _hybrid(c: ViTConfig) -> tuple[str, int] | None:
@@ -168,7 +186,7 @@ def _architecture(c: ViTConfig) -> tuple[str, dict[str, Any]]:
     if hybrid is not None:
         patch, side = (1 if c.stem is not None and c.stem.stride > 4 else 8), hybrid[1]
     width, depth, heads, mlp_width = SIZES[size]
-    if c.mlp == "swiglu":  # no argument asks for it, so the architecture must have it, and the arguments say all else
+    if c.mlp == "swiglu" or _is_clip(c):  # no argument asks for these, so the architecture must have them
         width, depth, heads, patch, side = 0, 0, 0, 0, 0
     values: dict[str, tuple[Any, Any]] = {  # timm's argument: (what the name says, what is)
         "img_size": ((side, side), c.image_size),
@@ -178,7 +196,10 @@ def _architecture(c: ViTConfig) -> tuple[str, dict[str, Any]]:
         "num_heads": (heads, c.heads),
         "mlp_ratio": (mlp_width / width if width else 0.0, _mlp_ratio(c)),
         "in_chans": (3, c.channels),
-        "act_layer": ("gelu", "gelu" if c.mlp == "swiglu" else c.mlp),
+        "act_layer": ("gelu", act_layer(c)),
+        "qkv_bias": (True, c.qkv_bias != "none"),
+        "pre_norm": (_is_clip(c), c.norm_pre),
+        "final_norm": (True, c.final_norm),
         "global_pool": ("token", _POOLS[c.pool]),
         "fc_norm": (c.pool == "mean", c.norm_after_pool),
         "class_token": (True, c.class_token),
@@ -195,6 +216,8 @@ def _architecture(c: ViTConfig) -> tuple[str, dict[str, Any]]:
         return hybrid[0], arguments
     if c.mlp == "swiglu":
         return "vit_giant_patch14_dinov2", arguments
+    if _is_clip(c):
+        return "vit_base_patch16_clip_224", arguments
     kind = f"deit_{_TIMM_SIZES[size]}_distilled" if c.distilled else f"vit_{_TIMM_SIZES[size]}"
     return f"{kind}_patch{variant}", arguments
 
@@ -249,7 +272,7 @@ _TO_TIMM: dict[str, Callable[[Any], TimmModel]] = {
 }
 
 SUPPORTED = (
-    *("vit_*", "deit_*", "deit3_*", "flexivit_*", "eva_large_*"),
+    *("vit_*", "deit_*", "deit3_*", "flexivit_*", "eva_*", "eva02_*", "beit_*", "beitv2_*"),
     *("resnetv2_*_bit", "tf_efficientnet_*", "efficientnet_b*"),
 )
 """Architectures that can be opened, with the exceptions below."""
@@ -270,32 +293,36 @@ _HEADS_BY_SIZE = {
     "large": 16,
     "huge": 16,
     "giant": 16,
+    "giantopt": 16,
+    "intern300m": 16,
     "gigantic": 16,
 }
 _HEADS_BY_NAME = {  # architectures that have other heads than their size suggests
     r"vit_base_patch\d+_plus_": 14,
     r"vit_base_patch16_gap_224": 16,
     r"vit_giant_patch14_(reg\d_)?(dinov2|tipsv2)": 24,
+    r"vit_pe_core_gigantic|vit_pe_(lang|spatial)_gigantic|eva_giant": 16,
+    r"vit_giant_patch16_lingbot": 24,
+    r"vit_huge_plus_": 20,
+    r"vit_7b_": 32,
     r"test_vit2?$": 2,
 }
-_SIZE = re.compile(r"(?:vit|deit3?|flexivit|eva)_(?P<size>[a-z]+[0-9a-z]*)(?:_|$)")
+_SIZE = re.compile(
+    r"(?:vit(?:_pe_(?:core|lang|spatial))?|deit3?|flexivit|eva(?:02)?|beit(?:v2)?)_(?P<size>[a-z]+[0-9a-z]*)(?:_|$)"
+)
 
 _UNSUPPORTED = {
-    r"quickgelu": "has QuickGELU in its MLPs, which is not known here",
-    r"_clip_": "is CLIP's, with a LayerNorm before the blocks, and cannot be opened",
-    r"vit_(giantopt|so400m_patch16|base_patch32)_(\w+_)?siglip": "has the tanh form of GELU, which is not known here",
-    r"vit_large_patch16_siglip_(gap_)?512": "has the tanh form of GELU, which is not known here",
     r"_rpn_": "has its LayerNorms after the branches and before the sums, and cannot be opened",
-    r"_(rope|relpos)|rope|relpos": "has positions that are not known here, and cannot be opened",
-    r"dinov3|^vit_pe_|_(lingbot|sapiens2)": "has rotary positions, and cannot be opened",
+    r"relpos|rope_mixed": "has positions that are not known here, and cannot be opened",
+    r"_sapiens2": "has fewer heads of keys than of queries, and cannot be opened; DINOv3 is the nearest that can",
+    r"^eva02_enormous": "has its LayerNorms after the branches, and cannot be opened; eva02_large_* can",
     r"^vit_\w+_resnet(26|50)d|_mci_": "is a hybrid with a stem that is not known here, and cannot be opened",
     r"^resnetv2_(?!\d+x\d+_bit)": "is a ResNet of another kind than BiT, and cannot be opened",
     r"efficientnetv2_|efficientnet_(?!(b[0-7]|l2)(\.|$))": "is an EfficientNet of another kind than B0 to B7 and L2, "
     "and cannot be opened",
-    r"_(18x2|xp|intern300m|dlittle|dwee|dpwee|pwee)_|^test_vit4|^aimv2_": "has blocks of another kind, and cannot be "
-    "opened",
+    r"_(18x2|xp|dlittle|dwee|dpwee|pwee)_|^test_vit4|^aimv2_": "has blocks of another kind, and cannot be opened",
     r"^test_vit3": "pools over registers too, and cannot be opened",
-    r"^(beit|beitv2|beit3|eva02|eva_giant|samvit|naflexvit|vitamin|cait|convit|volo|xcit|tnt)_": (
+    r"^(beit3|samvit|naflexvit|vitamin|cait|convit|volo|xcit|tnt)_": (
         f"cannot be opened; those that can are {', '.join(SUPPORTED)}"
     ),
 }

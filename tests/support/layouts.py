@@ -1,0 +1,88 @@
+"""Every layout of checkpoints that is opened, made by those who define it: what `tests/weights/test_layouts.py` walks,
+and what the table in docs/checkpoints.md is made from. Plain data, without torch.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+TIMM = {"depth": 2, "embed_dim": 64, "num_heads": 4, "img_size": 64}
+TIMM_14 = TIMM | {"img_size": 56}
+HF = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+    "image_size": 32,
+    "patch_size": 8,
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    layout: str  # as the table calls it
+    model: str  # timm's architecture, or the class in transformers
+    arguments: dict[str, Any] = field(default_factory=dict)
+    reads: str = ""  # the field of transformers' output that is compared; none for timm
+    out: bool = True  # whether it can be written in this layout too
+    other: bool = True  # whether it is compared at another resolution too
+    classes: int = 0
+    slow: bool = False
+
+    @property
+    def by(self) -> str:
+        return "transformers" if self.reads else "timm"
+
+
+def _timm(layout, *models, arguments=TIMM, **more):
+    return [Row(layout, model, arguments, **more) for model in models]
+
+
+ROWS = [
+    *_timm("timm CLIP", "vit_base_patch16_clip_224", "vit_base_patch32_clip_256"),
+    *_timm("timm CLIP, QuickGELU", "vit_base_patch16_clip_quickgelu_224", classes=8),
+    *_timm("timm SigLIP", "vit_base_patch16_siglip_224", "vit_base_patch16_siglip_gap_224"),
+    *_timm("timm SigLIP2", "vit_base_patch32_siglip_256", "vit_so400m_patch16_siglip_256"),
+    *_timm(
+        "timm DINOv3",
+        *("vit_small_patch16_dinov3", "vit_small_plus_patch16_dinov3", "vit_base_patch16_dinov3_qkvb"),
+        *("vit_large_patch16_dinov3", "vit_huge_plus_patch16_dinov3", "vit_7b_patch16_dinov3"),
+    ),
+    *_timm("timm EVA", "eva_giant_patch14_224", arguments=TIMM_14),
+    *_timm(
+        "timm EVA-02",
+        "eva02_tiny_patch14_224",
+        "eva02_base_patch14_224",
+        arguments=TIMM_14,
+    ),
+    *_timm(
+        "timm EVA-02", "eva02_base_patch16_clip_224", "eva02_small_patch14_224", arguments=TIMM | {"patch_size": 16}
+    ),
+    *_timm("timm ViT with rotary positions", "vit_medium_patch16_rope_reg1_gap_256", "vit_small_patch16_rope_ape_224"),
+    *_timm("timm ViT with rotary positions", "vit_small_patch16_rope_224", "vit_mediumd_patch16_rope_reg1_gap_256"),
+    *_timm(
+        "timm Perception Encoder",
+        *("vit_pe_core_base_patch16_224", "vit_pe_core_small_patch16_384"),
+        *("vit_pe_lang_large_patch14_448", "vit_pe_spatial_tiny_patch16_512", "vit_pe_core_gigantic_patch14_448"),
+        arguments=TIMM_14 | {"num_heads": 4, "patch_size": 14},
+    ),
+    *_timm("timm BEiT", "beit_base_patch16_224", "beitv2_base_patch16_224", other=False),
+    *_timm("timm InternViT", "vit_intern300m_patch14_448", arguments=TIMM_14),
+    *_timm("timm TIPSv2", "vit_giant_patch14_reg1_tipsv2", arguments=TIMM_14 | {"embed_dim": 96}),
+    *_timm("timm ViT", "vit_tiny_patch16_224", "vit_base_patch16_reg4_gap_256", classes=5),
+    *_timm("timm DeiT III", "deit3_medium_patch16_224", classes=5),
+    *_timm(
+        "timm DINOv2",
+        *("vit_small_patch14_dinov2", "vit_giant_patch14_reg4_dinov2"),
+        arguments=TIMM_14 | {"embed_dim": 96},
+    ),
+    Row("Hugging Face CLIP", "CLIPVisionModel", HF | {"hidden_act": "gelu"}, "pooler_output"),
+    Row("Hugging Face CLIP", "CLIPVisionModelWithProjection", HF | {"projection_dim": 12}, "image_embeds"),
+    Row("Hugging Face SigLIP", "SiglipVisionModel", HF, "pooler_output"),
+    Row("Hugging Face DINOv3", "DINOv3ViTModel", HF | {"num_register_tokens": 4}, "pooler_output"),
+    Row(
+        "Hugging Face DINOv3",
+        "DINOv3ViTModel",
+        HF | {"num_register_tokens": 4, "use_gated_mlp": True, "hidden_act": "silu"},
+        "pooler_output",
+    ),
+]
