@@ -89,7 +89,7 @@ Seed = Annotated[int, Range(0, 2**31 - 1)]
 Workers = Annotated[int, Range(0)]
 SideLength = Count  # in pixels
 TokenMerge = Workers
-Precision = Literal["fp32", "int8"]  # of the numbers in the large products
+Precision = Literal["fp32", "bf16", "fp16", "int8"]  # of the numbers in the large products
 Epochs = Annotated[float, Range(gt=0, le=1e9)]
 Budget = Annotated[str, Expected("a time with its unit, such as 90s, 5m or 1h30m")]
 WorkSlice = Annotated[str, Expected("a share i/n of the work, from 1/n to n/n, such as 1/8")]

@@ -6,10 +6,12 @@ import torch
 
 from support.numpy_vit import NumpyViT
 from support.tiny_models import random_model
+from support.tiny_networks import tiny_bundle
 from vitreous import UserError, ViT
 from vitreous.config.data import Preprocess
 from vitreous.errors import DamagedModelError
 from vitreous.inference.engine import Engine, TorchEngine
+from vitreous.inference.opening import open_engine
 from vitreous.model.network import check_numbers, evaluating
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -130,3 +132,21 @@ def test_answers_that_are_not_numbers_are_refused_by_name(tmp_path):
             engine.representations(random_images(model))
         with pytest.raises(DamagedModelError, match="the model: "):
             check_numbers(torch.tensor([1.0, value]), "maps")
+
+
+def test_products_in_bfloat16_and_float16(subtests):
+    """By autocast, as on an accelerator; the digits that are lost are those of the type."""
+    bundle = tiny_bundle()
+    images = random_images(bundle.model, 6)
+    exact = TorchEngine(bundle.model, bundle.preprocess).logits(images)
+    for precision, kind in (("bf16", torch.bfloat16), ("fp16", torch.float16)):
+        with subtests.test(precision):
+            model = open_engine(bundle, precision=precision)
+            assert model.computed_by == f"torch-{precision}"
+            found = model.engine.logits(images)
+            assert found.dtype == torch.float32
+            error = ((found - exact).abs().max() / exact.abs().max()).item()
+            assert 0.01 * torch.finfo(kind).eps < error < 20 * torch.finfo(kind).eps
+            assert model.identity != open_engine(bundle).identity, "features of one are not those of the other"
+    with pytest.raises(UserError, match="torch"):
+        open_engine(bundle, engine="openvino", precision="bf16")

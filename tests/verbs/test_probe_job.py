@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from vitreous.data.opening import open_data
 from vitreous.data.source import Data
 from vitreous.evaluation.intervals import wilson
 from vitreous.weights.bundle import Bundle, load_bundle
+from vitreous.weights.seen_images import find_seen_images
 
 
 @pytest.fixture(autouse=True)
@@ -70,7 +72,8 @@ def test_features_are_computed_once_for_all_protocols(bundle, data, cache):
     assert mended.computed in (36, 12, 15)
     assert damaged.name in mended.remarks[0]
     assert mended.scores == first.scores
-    assert probe(bundle, data, protocol="linear").remarks == ()
+    (chosen,) = probe(bundle, data, protocol="linear").remarks
+    assert re.search(r"\bval\b", chosen)
 
 
 def test_which_part_is_judged(bundle, tmp_path):
@@ -79,6 +82,21 @@ def test_which_part_is_judged(bundle, tmp_path):
     assert (probe(bundle, tmp_path / "p").judged, probe(bundle, tmp_path / "p").n) == ("val", 9)
     found = probe(bundle, tmp_path / "p" / "train", protocol="linear")
     assert (found.judged, found.n, found.known) == ("a fifth of the train split, held out", 6, 24)
+
+
+def test_measured_images_choose_nothing(bundle, tmp_path):
+    """Where val is measured, the regularisation is the same whatever the labels of val are."""
+    for split, count in (("train", 12), ("val", 6)):
+        make_images(tmp_path / split, count=count, seed=1000 * count)
+    data = open_data(tmp_path)
+    val = data.splits["val"]
+    mixed = replace(data, splits={**data.splits, "val": val.with_labels(np.roll(val.labels, 6), val.classes)})
+    one, other = (probe(bundle, each, protocol="linear") for each in (data, mixed))
+    assert (one.judged, one.scores[0].setting) == ("val", other.scores[0].setting)
+    assert one.scores[0].accuracy != other.scores[0].accuracy
+    assert len(one.remarks) == 1
+    seen = replace(bundle, seen_images=find_seen_images(data))
+    assert str(len(val)) in " ".join(set(probe(seen, data).remarks) - set(probe(bundle, data).remarks))
 
 
 def test_a_model_without_classifier_that_has_other_input(tmp_path):

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from vitreous.errors import UserError
 from vitreous.evaluation.intervals import wilson
+from vitreous.model.predictions import is_right
 
 WEIGHT_DECAYS = (1e-1, 3e-2, 1e-2, 3e-3, 1e-3, 3e-4, 1e-4, 3e-5)
 """Factors of half the squared length of the weights, added to the mean loss."""
@@ -86,7 +87,7 @@ def fit_linear(
         weights = _solve(weights, x, labels, strength, class_weights)
         probes.append(_unfold(weights, mean, scale))
         if validation is not None:
-            right = F.linear(validation[0].float(), *probes[-1]).argmax(dim=1) == validation[1]
+            right = is_right(F.linear(validation[0].float(), *probes[-1]), validation[1])
             accuracies[strength] = right.double().mean().item()
     chosen = 0
     if validation is not None:

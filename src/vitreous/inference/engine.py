@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,7 @@ from vitreous.distributed.world import find_device
 from vitreous.errors import UserError
 from vitreous.model.family import inference_batch
 from vitreous.model.network import Network, check_numbers, evaluating
-from vitreous.weights.bundle import Bundle
+from vitreous.weights.bundle import Bundle, bundle_digest
 from vitreous.weights.seen_images import SeenImages
 
 if TYPE_CHECKING:
@@ -82,13 +83,19 @@ class Engine(ABC):
         return found
 
 
+AUTOCAST: dict[Precision, torch.dtype] = {"bf16": torch.bfloat16, "fp16": torch.float16}
+"""What products are computed in; all else stays in float32."""
+
+
 class TorchEngine(Engine):
     """A network in PyTorch, on the device where its weights are, in evaluation mode, without gradients."""
 
     name: str = "torch"
 
-    def __init__(self, network: Network, preprocess: Preprocess, *, path: Path | None = None) -> None:
-        self.network, self.preprocess, self.path = network, preprocess, path
+    def __init__(
+        self, network: Network, preprocess: Preprocess, precision: Precision = "fp32", *, path: Path | None = None
+    ) -> None:
+        self.network, self.preprocess, self.precision, self.path = network, preprocess, precision, path
 
     @property
     def classes(self) -> int:
@@ -99,8 +106,10 @@ class TorchEngine(Engine):
         return inference_batch(self.network.config)
 
     def _compute(self, images: Tensor, outputs: Sequence[str]) -> list[Tensor]:
-        with torch.inference_mode(), evaluating(self.network):
-            given = normalise(images.to(self.network.device), self.preprocess)
+        device, reduced = self.network.device, AUTOCAST.get(self.precision)
+        autocast = nullcontext() if reduced is None else torch.autocast(device.type, reduced)
+        with torch.inference_mode(), evaluating(self.network), autocast:
+            given = normalise(images.to(device), self.preprocess)
             if len(outputs) > 1:
                 both = self.network.outputs(given)
                 found = [both.logits if output == LOGITS else both.representation for output in outputs]
@@ -150,7 +159,8 @@ def in_batches(
     return torch.cat(found)
 
 
-def open_in_torch(bundle: Bundle, device: str = "auto") -> InferenceModel:
-    engine = TorchEngine(bundle.model.to(find_device(device)), bundle.preprocess, path=bundle.path)
-    identity, seen = bundle.model, bundle.seen_images
+def open_in_torch(bundle: Bundle, device: str = "auto", precision: Precision = "fp32") -> InferenceModel:
+    engine = TorchEngine(bundle.model.to(find_device(device)), bundle.preprocess, precision, path=bundle.path)
+    identity = bundle.model if precision == "fp32" else f"{bundle_digest(bundle)}-torch-{precision}"
+    seen = bundle.seen_images
     return InferenceModel(engine, bundle.model.config, bundle.labels, bundle.path, identity, seen_images=seen)

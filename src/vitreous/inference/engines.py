@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from vitreous.arguments import Precision
 from vitreous.errors import UserError
 from vitreous.inference import onnx, openvino
-from vitreous.inference.engine import Engine, TorchEngine
+from vitreous.inference.engine import AUTOCAST, Engine, TorchEngine
 
 
 def _no_graph(*_: Any, **__: Any) -> Any:
@@ -24,7 +24,7 @@ class EngineKind:
     """What an engine can do, and with what. A graph is of the runtime's own type."""
 
     title: str
-    engine: Callable[..., Engine]  # (graph, preprocess, precision, path=); of PyTorch (network, preprocess, path=)
+    engine: Callable[..., Engine]  # (graph, preprocess, precision, path=); of PyTorch with a network
     needs: tuple[str, ...] = ()  # packages; the extra of vitreous that installs them has the engine's name
     precisions: tuple[Precision, ...] = ("fp32",)
     files: tuple[str, ...] = ()  # that `write` writes into a folder; none where nothing is converted
@@ -44,7 +44,7 @@ class EngineKind:
 
 
 ENGINES: dict[str, EngineKind] = {
-    "torch": EngineKind("PyTorch", TorchEngine),
+    "torch": EngineKind("PyTorch", TorchEngine, precisions=("fp32", *AUTOCAST)),
     "openvino": EngineKind(
         "OpenVINO",
         openvino.OpenVinoEngine,

@@ -116,16 +116,17 @@ def open_engine(
     bundle = open_model(model, preprocess, merge)
     if classifier:
         check_classifier(bundle)
-    if engine == "auto" and precision == "int8":
-        engine = "openvino"  # no other has it, so its speed decides nothing
+    if engine == "auto" and precision not in (None, "fp32"):  # one engine has it, so speeds decide nothing
+        engine = next(name for name, kind in ENGINES.items() if precision in kind.precisions)
     if engine == "auto":
         on_processor = find_device(device).type == "cpu"
         return _open_fastest(bundle, precision, images) if on_processor else open_in_torch(bundle, device)
     kind, variant = find_engine(engine, "engine"), Variant(engine, precision or "fp32")
     if variant.precision not in kind.precisions:
-        raise UserError(f"precision='int8': there is none for {kind.title} here; choose the engine openvino.")
-    if variant == TORCH:
-        return open_in_torch(bundle, device)
+        have = ", ".join(name for name, other in ENGINES.items() if variant.precision in other.precisions)
+        raise UserError(f"precision={precision!r}: there is none for {kind.title} here; choose the engine {have}.")
+    if engine == TORCH.engine:
+        return open_in_torch(bundle, device, variant.precision)
     cache = EngineCache(bundle)
     if (found := cache.get(variant)) is not None:
         return found

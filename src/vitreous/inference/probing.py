@@ -105,6 +105,7 @@ class FeatureReader:
         self.cache = FeatureCache()
         self.computed = 0
         self.unreadable: dict[str, str] = {}
+        self.remarks: list[str] = []
 
     def splits(self, data: Data, seed: int, *, validate: bool) -> ProbeSplits:
         """What to learn from and what to measure: test if there is one, else val, else a fifth of all, of each class.
@@ -115,6 +116,7 @@ class FeatureReader:
         if len(data.splits) == 1:
             ((name, source),) = data.splits.items()
             features, labels = self.labelled(source)
+            self._note_seen(source)
             held = held_out(labels, HELD_OUT, seed)
             if not held.any():
                 raise UserError(f"{len(labels)} images, one of each class: none can be held out to measure; add more.")
@@ -122,8 +124,14 @@ class FeatureReader:
             return ProbeSplits((features[~held], labels[~held]), None, (features[held], labels[held]), classes, judged)
         measured: Split = "test" if "test" in data.splits else "val"
         train, test = self.labelled(data.train), self.labelled(data.splits[measured])
+        self._note_seen(data.splits[measured])
         val = self.labelled(data.splits["val"]) if validate and measured == "test" and "val" in data.splits else None
         return ProbeSplits(train, val, test, classes, measured)
+
+    def _note_seen(self, source: Source) -> None:
+        seen = self.model.seen_images
+        if seen is not None and (sentence := seen.overlap(source).sentence) is not None:
+            self.remarks.append(sentence)
 
     def labelled(self, source: Source) -> LabelledFeatures:
         key = features_key(self.model.identity, self.engine.preprocess, source)
@@ -167,14 +175,16 @@ def score_neighbours(splits: ProbeSplits, remarks: list[str]) -> list[ProbeScore
 
 
 def score_linear(splits: ProbeSplits, seed: int, remarks: list[str]) -> ProbeScore:
-    """The regularisation is chosen on validation images; then all that are not measured are learned from."""
+    """The regularisation is chosen on images that are not measured; then all of these are learned from."""
     (x, y), classes = splits.train, splits.classes
     every = (x, y)
     strengths: Sequence[float] = WEIGHT_DECAYS
     if splits.val is not None:
+        remarks.append("the regularisation was chosen on the val split.")
         strengths = [fit_linear(x, y, classes, validation=splits.val).weight_decay]
         every = torch.cat([x, splits.val[0]]), torch.cat([y, splits.val[1]])
     elif int(torch.bincount(y)[torch.bincount(y) > 0].min()) >= 2:
+        remarks.append("the regularisation was chosen on a tenth of the images to learn from.")
         held = held_out(y, 0.1, seed)
         strengths = [fit_linear(x[~held], y[~held], classes, validation=(x[held], y[held])).weight_decay]
     else:

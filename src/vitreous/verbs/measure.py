@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 NUMBERS, PLOT = "bench.json", "bench.svg"
 PROTOCOLS = {
     "knn": "weighted vote of the k nearest training images (cosine similarity, temperature 0.07)",
-    "linear": "linear classifier on standardised features, by L-BFGS, regularisation chosen on validation data",
+    "linear": "linear classifier on standardised features, by L-BFGS, regularisation chosen on images not measured",
     "fewshot": "regularised least squares from a few training images per class, mean of 5 draws",
 }
 
@@ -125,7 +125,7 @@ class Probe(EngineOptions["ProbeResult"], WorkersOption):
     seed: Seed | None = None
     """NUMBER: Seed for drawing the shots and the held-out images. Default: 0."""
     precision: Precision | None = None
-    """fp32 or int8. Default: fp32, as int8 was verified by a classifier and not by features."""
+    """fp32, bf16, fp16 or int8. Default: fp32, as int8 was verified by a classifier and not by features."""
 
     def run(self) -> ProbeResult:
         from vitreous.data.opening import open_dataset
@@ -160,7 +160,7 @@ class Probe(EngineOptions["ProbeResult"], WorkersOption):
             width=splits.test[0].shape[1],
             scores=tuple(scores),
             computed=reader.computed,
-            remarks=(*reader.cache.remarks, *remarks),
+            remarks=(*reader.cache.remarks, *reader.remarks, *remarks),
             unreadable=reader.unreadable,
             engine=model.computed_by,
             seconds=time.perf_counter() - start,

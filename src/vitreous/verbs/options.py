@@ -107,7 +107,8 @@ class EngineOption(DeviceOption):
     """auto|torch|openvino|onnx: What computes. auto takes the fastest that was verified for this model here, and says
     which; on an accelerator that is always torch."""
     precision: Precision | None = None
-    """fp32|int8: fp32 or int8. Default: of engine auto, whatever is fastest; else fp32."""
+    """fp32|bf16|fp16|int8: fp32; bf16 or fp16 in torch, mainly for accelerators; or int8 in openvino. Default: fp32,
+    and of engine auto whatever is fastest of fp32 and int8."""
 
 
 @dataclass(frozen=True)
