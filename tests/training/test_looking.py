@@ -12,14 +12,8 @@ from vitreous.data.packed import ArraySource
 from vitreous.data.rng import balanced_order
 from vitreous.data.source import random_subset
 from vitreous.distributed.world import World
-from vitreous.training.image_plan import (
-    ImageEstimate,
-    ImageWork,
-    _by_rank,
-    features_in_time,
-    logits_in_time,
-    time_images,
-)
+from vitreous.training.image_plan import ImageEstimate, ImageWork
+from vitreous.training.measuring import _by_rank, features_in_time, logits_in_time, time_images
 
 
 def source(count=40, classes=4):

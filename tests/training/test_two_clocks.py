@@ -11,12 +11,13 @@ from support.together import two_processes
 def fit_with_another_clock(place):
     """A fine-tuning with a budget, in which each process would measure another time for itself."""
     import vitreous.training.image_plan
-    import vitreous.training.labelled as room
+    import vitreous.training.measuring as room
     from vitreous import fit
+    from vitreous.training import labelled
 
     seconds = 1e-6 if os.environ["RANK"] == "0" else 10.0
     room.seconds_per_image = lambda *_: seconds
-    room.inference_batch = lambda config: 2
+    labelled.inference_batch = lambda config: 2
     vitreous.training.image_plan.TIMING_SECONDS = 0.0
     fit(place / "photos", weights=place / "bundle", budget="8s", out=place / "run", workers=0, device="cpu")
 

@@ -14,7 +14,7 @@ from vitreous import UserError, fit
 from vitreous.callbacks import Callbacks
 from vitreous.data.batch import Batch
 from vitreous.distributed.world import SINGLE_PROCESS
-from vitreous.training.image_plan import logits_in_time
+from vitreous.training.measuring import logits_in_time
 from vitreous.weights.bundle import load_bundle
 
 pytestmark = pytest.mark.usefixtures("no_page")

@@ -7,22 +7,11 @@ comes before the steps; what does not fit is done with fewer images, chosen at r
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-import torch
-from torch import Tensor
-
 from vitreous.config.train import Training
-from vitreous.data.batch import Batch
-from vitreous.data.loader import Loader
-from vitreous.data.rng import Index, balanced_order
 from vitreous.data.source import Data, Split
-from vitreous.distributed.world import World
-from vitreous.evaluation.features import compute_features
-from vitreous.evaluation.probe import LabelledFeatures
 from vitreous.model.family import count_flops
 from vitreous.training.deadline import (
     MARGIN,
@@ -39,10 +28,6 @@ PROBE_PASSES = 4
 steps, and at the end."""
 MIN_STEPS_AFTER_PROBE = 4  # fewer steps change little and cost an evaluation
 TIMING_SECONDS = 1.0  # of a warm network, after which the cost of an image is known well enough
-
-ImageFunction = Callable[
-    [Tensor], Tensor
-]  # (B, C, H, W) normalised images to (B, D) features or logits, both on the CPU
 
 
 @dataclass(frozen=True)
@@ -197,124 +182,3 @@ class ImageEstimate:
             self.message(describe_plan(self.plan, deadline.text))
             self._announced = True
         return known
-
-
-@dataclass
-class StartFeatures:
-    """Features of the frozen network, shared by several trainings on the same images: the first computes them."""
-
-    train: LabelledFeatures | None = None
-    val: LabelledFeatures | None = None
-    seconds_per_image: float = 0.0
-
-    def compute(
-        self, data: Data, loader: Loader, batch_size: int, function: ImageFunction, validation: Loader | None
-    ) -> tuple[LabelledFeatures, LabelledFeatures | None]:
-        """Features of all images, however short the time; computed by the first training that asks."""
-        if self.train is None:
-            began = time.perf_counter()
-            self.train = compute_features(function, loader.plain_batches(batch_size), len(data.train))
-            if validation is not None:
-                self.val = compute_features(function, validation.batches(), len(validation.source))
-            self.seconds_per_image = (time.perf_counter() - began) / sum(map(len, data.splits.values()))
-        if validation is not None or self.val is None:
-            return self.train, self.val
-        (x, y), (more_x, more_y) = self.train, self.val  # the final training learns from the val split too
-        return (torch.cat([x, more_x]), torch.cat([y, more_y])), None
-
-
-def time_images(function: ImageFunction, loader: Loader, estimate: ImageEstimate) -> None:
-    """Process images until the estimate knows what one costs."""
-    order = np.arange(len(loader.source), dtype=np.int64)
-    _, seen = compute_until(function, loader, order, loader.batch_size, estimate.judge)
-    estimate.judge(len(seen), last=True)
-
-
-def features_in_time(
-    function: ImageFunction,
-    loader: Loader,
-    batch_size: int,
-    seed: int,
-    *,
-    count: int | None,
-    estimate: ImageEstimate | None,
-    needs_steps: bool = False,
-    progress: Callable[[int], None] | None = None,
-) -> tuple[LabelledFeatures, int]:
-    """Features and labels of training images, class by class, and how many images of that order were seen. count: this
-    many, all if None. estimate: it is asked after each batch whether there is time for more. needs_steps: stop if there
-    will be no time for steps."""
-    order = balanced_order(loader.source.labels, seed)[:count]
-
-    def enough(seen: int) -> bool:
-        if estimate is None or not estimate.judge(seen):
-            return False
-        return seen >= estimate.plan.features or (needs_steps and not estimate.plan.has_steps)
-
-    found, seen = compute_until(function, loader, order, batch_size, enough, progress)
-    if estimate is not None:
-        estimate.judge(len(seen), last=True)
-    return found, len(seen)
-
-
-def logits_in_time(
-    function: ImageFunction,
-    loader: Loader,
-    deadline: Deadline,
-    *,
-    planned: int = 0,
-    after: int = 0,
-    progress: Callable[[int], None] | None = None,
-) -> tuple[LabelledFeatures, Index]:
-    """Logits and labels of images, and which were seen, row by row: as many as planned and then as there is time for,
-    fewer if the time is up. after: images that are measured next. Where an image takes longer now than it took before,
-    so will they and the writing."""
-    first = 0, 0.0
-
-    def late(seen: int) -> bool:
-        nonlocal first
-        now = deadline.now()
-        if not first[0]:  # processes had to be started for it, so how long it took tells nothing
-            first = seen, now
-        expected = (seen - first[0]) * deadline.seconds_per_image
-        slowness = max(1.0, (now - first[1]) / expected) if expected else 1.0
-        reserved = slowness * after * deadline.seconds_per_image if seen >= planned else 0.0
-        return now > deadline.seconds - deadline.writing_if(slowness) - reserved
-
-    order = np.arange(len(loader.source), dtype=np.int64)
-    return compute_until(function, loader, order, loader.batch_size, late, progress)
-
-
-def compute_until(
-    function: ImageFunction,
-    loader: Loader,
-    order: Index,
-    batch_size: int,
-    stop: Callable[[int], bool],
-    progress: Callable[[int], None] | None = None,
-) -> tuple[LabelledFeatures, Index]:
-    """The output of a function for images in this order, and their labels, until `stop` says yes after so many images.
-    Several processes go through the order together, a batch each at a time. Also which images were seen, in the order
-    of the rows; those that cannot be read have none."""
-    world, seen = loader.world, len(order)
-    each_round = batch_size * world.size
-
-    def batches() -> Iterator[Batch]:
-        nonlocal seen
-        own = loader.plain_rounds(batch_size, _by_rank(order, batch_size, world)[world.rank])
-        for done in range(each_round, len(order) + each_round, each_round):
-            if (batch := next(own, None)) is not None:
-                yield batch
-            if stop(min(done, len(order))):
-                seen = min(done, len(order))
-                return
-
-    found = compute_features(function, batches(), len(order), progress, world=world)
-    return found, np.concatenate(_by_rank(order[:seen], batch_size, world))
-
-
-def _by_rank(order: Index, batch_size: int, world: World) -> list[Index]:
-    """By rank, the images of an order that all processes go through together."""
-    starts = range(0, max(1, len(order)), batch_size * world.size)
-    firsts = [[start + rank * batch_size for start in starts] for rank in range(world.size)]
-    return [np.concatenate([order[first : first + batch_size] for first in own]) for own in firsts]

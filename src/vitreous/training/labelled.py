@@ -6,23 +6,18 @@ import copy
 from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass, replace
-from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from vitreous.config.objective import Distill
 from vitreous.config.train import Training
 from vitreous.data.duplicates import note_duplicates
-from vitreous.data.loader import Loader, readable_names
+from vitreous.data.loader import Loader
 from vitreous.data.opening import open_dataset
 from vitreous.data.source import Data, Source, Split, random_subset
 from vitreous.distributed.meter import Cost
 from vitreous.errors import UserError
-from vitreous.evaluation.classify import ClassificationResult, score_classes
-from vitreous.evaluation.features import compute_features
-from vitreous.evaluation.probe import LabelledFeatures, seconds_per_image
+from vitreous.evaluation.classify import ClassificationResult
 from vitreous.inputs import counted
 from vitreous.model.family import count_flops, inference_batch
 from vitreous.model.network import Network
@@ -30,17 +25,17 @@ from vitreous.objectives.build import build_objective
 from vitreous.objectives.objective import Objective, Setting
 from vitreous.training.deadline import Deadline
 from vitreous.training.folder import RunConfig
-from vitreous.training.image_plan import (
-    ImageEstimate,
-    ImageFunction,
+from vitreous.training.image_plan import ImageEstimate, image_work, reserve
+from vitreous.training.loop import Outcome
+from vitreous.training.measuring import (
     StartFeatures,
-    features_in_time,
-    image_work,
-    logits_in_time,
-    reserve,
+    compute_all,
+    compute_start_features,
+    measure_split,
+    on_device,
     time_images,
 )
-from vitreous.training.loop import Outcome
+from vitreous.training.method import Opened, Start, TrainingContext
 from vitreous.training.request import FitRequest
 from vitreous.training.result import SPLIT_NAMES, FitResult, FrozenProbe, model_card
 from vitreous.training.start import (
@@ -50,22 +45,18 @@ from vitreous.training.start import (
     evaluation_loader,
     fit_classifier,
     plain_loader,
-    set_temperature,
     split_for,
     starting_network,
     whiten,
-    with_crop_of_weights,
 )
 from vitreous.training.starting_weights import choose_weights, open_chosen
 from vitreous.training.step import training_work
 from vitreous.training.teaching.teacher import open_teacher, reopen_teacher
 from vitreous.training.teaching.token_labels import prepare_teacher_targets, write_examples
-from vitreous.training.train import Opened, Start, TrainingContext
 from vitreous.weights.bundle import Bundle, weights_digest
 from vitreous.weights.source import open_weights
 
 Context = TrainingContext[FitRequest]
-MIN_LEARNING = 0.2  # the fraction of a budget that must be left after the start, or no step is planned
 
 
 @dataclass(frozen=True)
@@ -209,15 +200,15 @@ class Labelled:
         """Fit the classifier to features of the frozen network, computed once: a first answer within seconds. The
         training has no epochs if there is no time for steps after it."""
         began, data = context.meter.seconds, opened.data
-        function = _on_device(network.to(context.world.device).eval().representation, context.world.device)
+        function = on_device(network.to(context.world.device).eval().representation, context.world.device)
         validation, held_out, batch = None, None, inference_batch(opened.training.model)
         if self.features is None:
-            training, known, subsets = _features(context, opened, loader, batch, function, subsets)
+            training, known, subsets = compute_start_features(context, opened, loader, batch, function, subsets)
             opened = replace(opened, training=training)
         if "val" in data.splits:
             validation = self._open_validation(context, opened, subsets)
             if self.features is None:
-                held_out = _compute_all(context, function, validation, "val")
+                held_out = compute_all(context, function, validation, "val")
         if self.features is not None:
             known, held_out = self.features.compute(data, loader, batch, function, validation)
             if context.deadline is not None:
@@ -242,7 +233,7 @@ class Labelled:
         if not work.val + work.test:
             return subsets
         estimate = ImageEstimate(work, deadline, context.callbacks.message)
-        function = _on_device(copy.deepcopy(network).to(device).eval(), device)
+        function = on_device(copy.deepcopy(network).to(device).eval(), device)
         source = self._subset(context, opened, subsets, "test" if work.test else "val")
         with closing(plain_loader(source, opened.training, context.runtime.workers, context.world)) as loader:
             time_images(function, loader, estimate)
@@ -270,7 +261,7 @@ class Labelled:
                 known, source = None, self._subset(context, opened, {}, split)
                 after = subsets.get("test", len(data.splits["test"])) if split == "val" and "test" in splits else 0
             how = (source, known, unreadable, planned, after)
-            measured[split], tried = _measure_split(context, opened, network, split, *how)
+            measured[split], tried = measure_split(context, opened, network, split, *how)
             if tried != planned:
                 subsets = {**subsets, split: tried}
                 if tried == len(data.splits[split]):
@@ -307,83 +298,3 @@ class Labelled:
             start=config.start,
         )
         return result, labels, model_card(context.folder.name, context.request, training, labels, result)
-
-
-def _on_device(function: Callable[..., Tensor], device: torch.device) -> ImageFunction:
-    return lambda images: function(images.to(device)).cpu()
-
-
-def _progress(context: Context, split: Split, total: int) -> Callable[[int], None]:
-    return lambda done: context.callbacks.progress(f"measuring the {SPLIT_NAMES[split]} images", done, total)
-
-
-def _compute_all(context: Context, function: ImageFunction, loader: Loader, split: Split) -> LabelledFeatures:
-    """What a function says of all images of a loader, by all processes, and their labels."""
-    count = len(loader.source)
-    told, world = _progress(context, split, count), context.world
-    return compute_features(function, loader.batches(), count, told, world=world)
-
-
-def _features(
-    context: Context, opened: Opened, loader: Loader, batch: int, function: ImageFunction, subsets: dict[Split, int]
-) -> tuple[Training, LabelledFeatures, dict[Split, int]]:
-    """Features and labels of the training images; with a budget, of as many as there is time for. If there is none for
-    steps after them, the training has no epochs, and images are seen as the weights saw them."""
-    training, total, world, deadline = opened.training, len(opened.data.train), context.world, context.deadline
-    count = subsets.get("train")
-    progress = _progress(context, "train", total if count is None else count)
-    if context.request.budget is None:
-        plain = loader.plain_batches(batch, world=world)
-        return training, compute_features(function, plain, total, progress, world=world), subsets
-    without_steps = replace(with_crop_of_weights(training, opened.base, context.request), epochs=0.0)
-    estimate = None
-    if deadline is not None:
-        learn = world.on_main(lambda: seconds_per_image(training.model.features, len(opened.data.classes)))
-        estimate = ImageEstimate(image_work(opened.data, training), deadline, context.callbacks.message, learn)
-        if deadline.seconds - deadline.now() - deadline.writing < MIN_LEARNING * deadline.seconds:
-            training = without_steps
-    how: dict[str, Any] = {"count": count, "estimate": estimate, "progress": progress}
-    crops = without_steps.preprocess != training.preprocess
-    if training.epochs or estimate is None:
-        found, looked = features_in_time(function, loader, batch, training.seed, **how, needs_steps=crops)
-    if estimate is None:
-        return training, found, subsets
-    if not training.epochs or (crops and not estimate.plan.has_steps):
-        with closing(plain_loader(opened.data.train, without_steps, context.runtime.workers, world)) as loader:
-            found, looked = features_in_time(function, loader, batch, training.seed, **how)
-    training = training if training.epochs and estimate.plan.has_steps else without_steps
-    subsets = {split: count for split, count in estimate.plan.subsets.items() if split != "train"}
-    return training, found, {**subsets, "train": looked} if looked < total else subsets
-
-
-def _measure_split(
-    context: Context,
-    opened: Opened,
-    network: Network,
-    split: Split,
-    source: Source,
-    validation: Loader | None,
-    unreadable: dict[str, str],
-    planned: int,
-    after: int,
-) -> tuple[ClassificationResult, int]:
-    """How well the network does on these images of a split, and how many of them there was time for. validation: a
-    loader of these images that is open already. unreadable: gets the images that cannot be read. planned, after: see
-    `logits_in_time`. After a classifier on frozen features, the val split first sets the temperature."""
-    training, world = opened.training, context.world
-    loader = plain_loader(source, training, context.runtime.workers, world) if validation is None else validation
-    function, tried = _on_device(network.eval(), world.device), np.arange(len(source))
-    try:
-        if context.deadline is None:
-            logits, labels = _compute_all(context, function, loader, split)
-        else:
-            told, how = _progress(context, split, len(source)), {"planned": planned, "after": after}
-            (logits, labels), tried = logits_in_time(function, loader, context.deadline, **how, progress=told)
-    finally:
-        unreadable.update(loader.unreadable)
-        if validation is None:
-            loader.close()
-    names = readable_names(source.subset(tried), world.union(loader.unreadable))
-    if split == "val" and training.probe:
-        logits = set_temperature(network, logits, labels)
-    return score_classes(logits, labels, opened.data.classes, names=names), len(tried)

@@ -7,20 +7,16 @@ or `unlabelled.Unlabelled`. A training that was interrupted is resumed by the sa
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
 
-from vitreous.callbacks import Callbacks, Event
-from vitreous.config.train import Training
-from vitreous.data.loader import Loader
-from vitreous.data.source import Data, Split
+from vitreous.callbacks import Callbacks
+from vitreous.data.source import Data
 from vitreous.distributed.launcher import local_world_size
 from vitreous.distributed.meter import Meter
 from vitreous.distributed.process_group import announce_failure
-from vitreous.distributed.world import World
 from vitreous.errors import UserError
 from vitreous.inputs import counted
 from vitreous.model.family import build_network
@@ -28,7 +24,7 @@ from vitreous.model.lora import merge_lora
 from vitreous.model.network import Network
 from vitreous.objectives.objective import Objective
 from vitreous.storage.files import write_file
-from vitreous.training.deadline import Deadline, Replanner, Reserved, plan_steps
+from vitreous.training.deadline import Deadline, Replanner, plan_steps
 from vitreous.training.folder import (
     RESULT,
     RunConfig,
@@ -38,14 +34,14 @@ from vitreous.training.folder import (
     save_extra,
     training_to_json,
 )
-from vitreous.training.loop import Evaluate, Loop, Outcome, check_tensorboard, tracked
+from vitreous.training.loop import Loop, Outcome, check_tensorboard, tracked
 from vitreous.training.memory_needs import check_training_memory
+from vitreous.training.method import Method, Opened, RequestT, Result, Start, TrainingContext
 from vitreous.training.page import restore_run_page, write_run_page
 from vitreous.training.request import FitRequest, PretrainRequest
-from vitreous.training.result import FitResult, FrozenProbe, PretrainResult, read_result
+from vitreous.training.result import FitResult, PretrainResult, read_result
 from vitreous.training.start import Runtime, open_consistent, training_loader
 from vitreous.training.step import StepSchedule
-from vitreous.training.teaching.teacher import MissingTeacher, Teacher
 from vitreous.weights.bundle import Bundle, load_bundle, save_bundle
 from vitreous.weights.seen_images import SeenImages, find_seen_images
 
@@ -53,89 +49,6 @@ NO_STEPS = "There is no time to train further: the result is the classifier on f
 ONE_STEP = "There is no time to train: one step is taken, which teaches next to nothing."
 
 MAX_HASHING = 0.03  # the fraction of a budget that may go to telling which images the training has seen
-
-RequestT = TypeVar("RequestT", bound=FitRequest | PretrainRequest)
-Result = TypeVar("Result", bound=FitResult | PretrainResult, covariant=True)
-
-
-@dataclass(frozen=True)
-class TrainingContext(Generic[RequestT]):
-    """What all steps of one training are done with."""
-
-    request: RequestT
-    folder: Path
-    runtime: Runtime
-    callbacks: Callbacks
-    meter: Meter
-    deadline: Deadline | None  # None without a budget, and in a training that is resumed: what was planned stays so
-    loaders: ExitStack  # closes the loaders, whose processes then end
-
-    @property
-    def world(self) -> World:
-        return self.runtime.world
-
-    def keep_open(self, loader: Loader) -> Loader:
-        """The loader, closed when the training has ended."""
-        self.loaders.callback(loader.close)
-        return loader
-
-
-@dataclass(frozen=True)
-class Opened:
-    """What a training learns from and starts with."""
-
-    title: str  # what it learns by, in a word or two
-    data: Data  # in the splits that it is trained and measured on
-    training: Training
-    base: Bundle | None = None  # the weights that it starts from, if it does and needs them
-    weights: str | None = None  # digest of these
-    teacher: Teacher | MissingTeacher | None = None
-    teacher_flops: float | None = None
-    start: str | None = None  # the name of the weights that it starts from
-
-
-@dataclass(frozen=True)
-class Start:
-    """Everything before the first step."""
-
-    training: Training  # that of `Opened`, or without steps if there is no time for any
-    loader: Loader
-    objective: Objective
-    evaluate: Evaluate | None  # what is measured now and then on the val split
-    on_step: Callable[[Event], None]
-    reserved: Reserved | None  # with a deadline
-    on_plan: Callable[[Training, int], None] | None = None  # told the training and its number of steps
-    validation: Loader | None = None
-    probe: FrozenProbe | None = None
-    subsets: dict[Split, int] = field(default_factory=dict)  # images of splits that there is no time to see as a whole
-
-
-class Method(Protocol[RequestT, Result]):
-    """What differs between learning with labels and without."""
-
-    keep_last: bool  # whether the last weights are kept, not the best by validation
-    writing_seconds: float  # what the bundle, the page and the end of the process take on two quiet cores
-    page: bool
-
-    def open_data(self, context: TrainingContext[RequestT]) -> Data: ...
-
-    def open(self, context: TrainingContext[RequestT], data: Data, saved: RunConfig | None) -> Opened: ...
-
-    def start(
-        self, context: TrainingContext[RequestT], opened: Opened, loader: Loader, saved: RunConfig | None, resumed: bool
-    ) -> Start:
-        """The objective before the first step; resumed: a checkpoint will take its place."""
-
-    def measure(
-        self,
-        context: TrainingContext[RequestT],
-        opened: Opened,
-        start: Start,
-        config: RunConfig,
-        network: Network,
-        outcome: Outcome,
-    ) -> tuple[Result, Sequence[str], str]:
-        """The result, the labels and the model card; it may still scale the network's classifier."""
 
 
 def train(

@@ -29,11 +29,11 @@ from vitreous.training.deadline import MAX_MEASURING, Deadline, Reserved
 from vitreous.training.folder import RunConfig, read_metrics
 from vitreous.training.image_plan import MIN_IMAGES, ImageCosts, ImageWork, describe_plan, plan_images
 from vitreous.training.loop import Evaluate, Outcome
+from vitreous.training.method import Opened, Start, TrainingContext
 from vitreous.training.recipes.pretrain import PRETRAINING
 from vitreous.training.request import PretrainRequest
 from vitreous.training.result import PretrainResult, pretrain_card
 from vitreous.training.start import MIN_HELD_OUT, dataset_stats, draw_images, evaluation_loader, hold_out, whiten
-from vitreous.training.train import Opened, Start, TrainingContext
 
 NEIGHBOURS = 20  # of the live k-NN accuracy
 MAX_KNN_FLOPS = 1e12  # that it may take, with four times as many images known as asked: some ten seconds on two cores

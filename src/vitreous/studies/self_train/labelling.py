@@ -34,9 +34,9 @@ from vitreous.storage.manifest import check_manifest
 from vitreous.studies.folder import Study
 from vitreous.studies.requests import SelfTrainRequest
 from vitreous.training.deadline import Deadline
+from vitreous.training.method import TrainingContext
 from vitreous.training.request import FitRequest
 from vitreous.training.teaching.teacher import Teacher, open_teacher, predict_batches
-from vitreous.training.train import TrainingContext
 from vitreous.weights.reading import read_safetensors
 
 MIN_LABELLED_FRACTION = 1 / 15

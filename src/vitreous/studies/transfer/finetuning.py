@@ -24,9 +24,9 @@ from vitreous.studies.timing import seconds_per_image
 from vitreous.studies.transfer.result import Setting, TaskScore, TransferTrial
 from vitreous.studies.transfer.tasks import SEED, OpenTask
 from vitreous.training.folder import open_run, read_config, source_digest, training_to_json
-from vitreous.training.image_plan import StartFeatures
 from vitreous.training.labelled import Labelled
 from vitreous.training.loop import DivergedError
+from vitreous.training.measuring import StartFeatures
 from vitreous.training.recipes.supervised import published_side
 from vitreous.training.request import FitRequest
 from vitreous.training.result import FitResult
