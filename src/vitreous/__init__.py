@@ -10,7 +10,9 @@ The public names are listed in `__all__`; each is imported when it is first used
 
 from __future__ import annotations
 
+import re
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -48,26 +50,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_NAMES = {
-    "config.model": ("ViTConfig", "preset"),
-    "errors": ("UserError",),
-    "model.trace": ("Trace",),
-    "model.vit": ("ViT",),
-    "verbs.analyze": ("analyze", "plot_weights", "score_explanations"),
-    "verbs.data": ("get_data", "inspect", "list_data", "pack_data"),
-    "verbs.evaluate": ("evaluate", "write_report"),
-    "verbs.explain": ("reconstruct", "write_walkthrough"),
-    "verbs.fit": ("fit", "pretrain"),
-    "verbs.load": ("Model", "load"),
-    "verbs.measure": ("bench", "probe"),
-    "verbs.models": ("models",),
-    "verbs.predict": ("predict", "predict_many"),
-    "verbs.serve": ("serve",),
-    "verbs.studies": ("compare", "self_train", "transfer"),
-    "verbs.weights": ("export_weights", "import_weights"),
-}
-"""The public names by their home."""
-_HOMES = {name: f"vitreous.{home}" for home, names in _NAMES.items() for name in names}
+_HOMES = {name: home for home, name in re.findall(r"^    from (\S+) import (\w+) as", Path(__file__).read_text(), re.M)}
+"""The public names by their home: what is imported above for type checkers alone."""
 
 __all__ = sorted(_HOMES)
 

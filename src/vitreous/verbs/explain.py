@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -81,22 +80,6 @@ class Explain(
         label = "" if one.label is None else f"  {one.label} {one.score:.1%}"
         note = f"  ({len(one.sinks)} attention sinks)" if one.sinks else ""
         return f"{one.path}{label}  {one.method}: {', '.join(map(str, one.files))}{note}"
-
-    def to_json(self, result: ImageResults[Explanation | ImageError]) -> Iterator[dict[str, Any]]:
-        """{"path", "method", "label", "score", "sinks", "files"} or {"path", "error"} per image."""
-        from vitreous.data.decode import ImageError
-
-        for one in result:
-            if isinstance(one, ImageError):
-                yield error_json(one)
-            else:
-                names = ("path", "method", "label", "score", "sinks")
-                yield {**{name: getattr(one, name) for name in names}, "files": list(map(str, one.files))}
-
-
-def error_json(error: ImageError) -> dict[str, Any]:
-    """What --json prints for an image that cannot be read."""
-    return {"path": error.name, "error": error.reason}
 
 
 class WrittenPage(NamedTuple):
@@ -178,12 +161,8 @@ class Walkthrough(PreprocessOption, PerImageVerb["list[WrittenPage | ImageError]
     def line(self, one: WrittenPage) -> str:
         return f"{one.image}: {one.page}: open it in a browser."
 
-    def to_json(self, result: list[WrittenPage | ImageError]) -> Any:
-        """{"path", "files"} or {"path", "error"} per image."""
-        return [
-            {"path": str(one.image), "files": [str(one.page)]} if isinstance(one, WrittenPage) else error_json(one)
-            for one in result
-        ]
+    def record(self, one: WrittenPage) -> dict[str, Any]:
+        return {"path": str(one.image), "files": [str(one.page)]}
 
     def status(self, result: list[WrittenPage | ImageError]) -> int:
         """1 if an image could not be read."""
@@ -239,13 +218,8 @@ class Reconstruct(PerImageVerb["ImageResults[Reconstruction | ImageError]"]):
         drawn = results_or_errors(partial(_reconstruct, autoencoder, bundle), numbered)
         return ImageResults(drawn, lambda one: isinstance(one, ImageError))
 
-    def to_json(self, result: ImageResults[Reconstruction | ImageError]) -> Iterator[dict[str, Any]]:
-        """{"path", "files"} or {"path", "error"} per image."""
-        for one in result:
-            if isinstance(one, Reconstruction):
-                yield {"path": str(one.path), "files": [] if one.file is None else [str(one.file)]}
-            else:
-                yield error_json(one)
+    def record(self, one: Reconstruction) -> dict[str, Any]:
+        return {"path": str(one.path), "files": [] if one.file is None else [str(one.file)]}
 
     def line(self, one: Reconstruction) -> str:
         return f"{one.path}: {one.file}"

@@ -172,6 +172,20 @@ class PerImageVerb(Verb[R]):
             else:
                 print(printable(self.line(one)), flush=True)
 
+    @abstractmethod
+    def record(self, one: Any) -> dict[str, Any]:
+        """What --json prints for a readable image."""
+
+    def to_json(self, result: Any) -> Any:
+        """Of each image its record, or {"path", "error"}."""
+        from vitreous.data.decode import ImageError
+
+        records = (
+            {"path": one.name, "error": one.reason} if isinstance(one, ImageError) else self.record(one)
+            for one in result
+        )
+        return records if self.streams else list(records)
+
     def status(self, result: Any) -> int:
         """1 if an image could not be read."""
         return int(result.unreadable > 0)
