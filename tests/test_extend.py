@@ -29,6 +29,7 @@ from support.extensions import (
     dark_verb,
     export_engine,
     gradient_method,
+    grey_images,
     quadrant_objective,
     token_length,
     torchvision_format,
@@ -44,7 +45,9 @@ from vitreous.data.formats import DATA_FORMATS
 from vitreous.data.opening import open_data, open_every_image, open_images
 from vitreous.data.view import Sample, make_view
 from vitreous.evaluation.classify import METRICS, ClassificationResult
+from vitreous.explain.analysis.bias_result import Bias
 from vitreous.explain.analysis.depth_measures import DEPTH_MEASURES
+from vitreous.explain.analysis.perturbations import PERTURBATIONS
 from vitreous.explain.request import EXPLANATION_METHODS
 from vitreous.inference.engines import ENGINES
 from vitreous.model.family import FAMILIES
@@ -525,7 +528,7 @@ def test_the_method_is_on_the_servers_page(bundle, images, gradient):
 def test_the_code_on_the_page_is_the_code_that_runs(subtests):
     page = (HERE.parent / "docs" / "extend.md").read_text()
     blocks = re.findall(r"^( *)```python\n(.*?)^ *```", page, re.S | re.M)
-    assert len(blocks) == 21
+    assert len(blocks) == 22
     files = [path.read_text() for path in (HERE / "support" / "extensions").glob("*.py")]
     for number, (indent, block) in enumerate(blocks):
         code = "".join(line.removeprefix(indent) for line in block.splitlines(keepends=True))
@@ -555,3 +558,21 @@ def test_a_measure_is_in_the_numbers_the_table_and_the_page(images, tmp_path, mo
     page = found.page.read_text()
     assert page.count("length of tokens") == 2  # in the table, and above its plot
     assert "as registers were invented for" in page
+
+
+def test_a_perturbation_has_a_curve_in_the_numbers_and_on_the_page(images, tmp_path, monkeypatch):
+    """Two classes that differ in their hue alone, told apart by it: grey images are all alike."""
+    monkeypatch.setitem(PERTURBATIONS, "grey", grey_images.GREY)
+    bundle = make_bundle(tmp_path / "bundle")
+    data = make_images(tmp_path / "data", count=6)
+    found = vitreous.analyze([bundle], data=data, count=12, what="bias", out=tmp_path / "out")
+    (model,) = json.loads(found.json.read_text())["models"]
+    assert [effect["at"] for effect in model["grey"]] == [0.5, 1.0]
+    assert model["grey"][1]["same"] < model["grey"][0]["same"] <= 1
+    assert model["grey"][1]["accuracy"] < 0.7
+    assert "A steep fall: the model relies on colours." in found.page.read_text()
+    del model["name"]
+    again = Bias.from_json(model)
+    assert again.effects["grey"][1].same == model["grey"][1]["same"]
+    del model["grey"]  # a file from before
+    assert set(Bias.from_json(model).effects) == {"shuffled", "low_pass", "high_pass"}

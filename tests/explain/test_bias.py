@@ -62,9 +62,9 @@ def test_a_network_that_sees_the_mean_colour_needs_no_order_and_no_frequency():
     labels = images.argmax(dim=1).numpy()
     labels[:5] = (labels[:5] + 1) % 3  # a quarter is wrong
     found = measure_bias(network, PREPROCESS, noise_images(labels=labels))
-    assert [effect.at for effect in found.shuffled] == [2, 4, 8]
-    assert found.low_pass[0].at == 0
-    for effect in (*found.shuffled, *found.low_pass, *found.high_pass):
+    assert [effect.at for effect in found.effects["shuffled"]] == [2, 4, 8]
+    assert found.effects["low_pass"][0].at == 0
+    for effect in (*found.effects["shuffled"], *found.effects["low_pass"], *found.effects["high_pass"]):
         assert (effect.same, effect.accuracy) == (1, 0.75)
         assert effect.moved == pytest.approx(0, abs=1e-4)
         assert effect.likeness == pytest.approx(1, abs=1e-5)
@@ -81,7 +81,10 @@ def test_a_network_that_reads_one_pixel_forgets_it_whenever_it_moves():
         return -(images[:, 0, 8, 8, None] * 127.5 + 127.5 - levels).abs()
 
     found = measure_bias(ByHand(read, 256), Preprocess(size=(SIDE, SIDE), interpolation="nearest"), noise_images())
-    assert all(effect.same <= 0.1 for effect in (*found.shifts.curve[1:], *found.shuffled, found.low_pass[0]))
+    assert all(
+        effect.same <= 0.1
+        for effect in (*found.shifts.curve[1:], *found.effects["shuffled"], found.effects["low_pass"][0])
+    )
     assert found.low_needed > 1
     assert found.accuracy is None  # no labels
 
@@ -132,12 +135,12 @@ def vit(**changes):
 def test_patches_without_positions_are_a_bag():
     bag = measure_bias(vit(position="none"), PREPROCESS, noise_images())
     assert bag.patch == 4
-    by_pieces = {effect.at: effect for effect in bag.shuffled}
+    by_pieces = {effect.at: effect for effect in bag.effects["shuffled"]}
     for pieces in (2, 4):
         assert (by_pieces[pieces].same, by_pieces[pieces].likeness) == (1, pytest.approx(1, abs=1e-5))
     assert by_pieces[8].likeness < 1 - 1e-4  # pieces of half a patch are other patches
     ordered = measure_bias(vit(position="sincos-2d"), PREPROCESS, noise_images())
-    assert all(effect.likeness < 1 - 1e-4 for effect in ordered.shuffled)
+    assert all(effect.likeness < 1 - 1e-4 for effect in ordered.effects["shuffled"])
 
 
 def test_any_family_is_measured_and_comes_back_from_json():
@@ -159,7 +162,7 @@ def test_batches_change_nothing_and_the_seed_does():
     network = vit()
     one, other = (measure_bias(network, PREPROCESS, noise_images(), batch_size=size) for size in (3, 20))
     assert numbers(one.to_json()) == pytest.approx(numbers(other.to_json()), abs=2e-5)
-    assert measure_bias(network, PREPROCESS, noise_images(), seed=1).shuffled != one.shuffled
+    assert measure_bias(network, PREPROCESS, noise_images(), seed=1).effects["shuffled"] != one.effects["shuffled"]
 
 
 def numbers(fields):
@@ -305,7 +308,7 @@ def test_moves_by_fixed_pixels_are_one_measure_for_all_models():
     for patch, curve in curves.items():
         effects = tuple(Effect(at, same, 0.0, 1.0, None) for at, same in curve.items())
         shifts = Shifts(None, effects, effects[0], effects[-1])
-        models.append(Bias(100, (32, 32), patch, None, shifts, None, None, (), (), (), None, None))
+        models.append(Bias(100, (32, 32), patch, None, shifts, None, None, {}, None, None))
     moved = moved_rows(models)
     assert moved == {1: (0.9, 0.5), 2: (0.8, 0.4), 4: (0.7, 0.95), 8: (0.6, 0.85)}
     found = measure_bias(vit(), PREPROCESS, noise_images())  # 16 pixels move by 4 at most
@@ -321,5 +324,5 @@ def moved_rows(models):
 
 def test_what_shares_of_100_images_may_be_off_by():
     """1.96 sqrt(0.25 / 100) = 9.8 points, and 1.96 sqrt(0.09 / 100) = 5.9."""
-    found = Bias(100, (32, 32), None, None, Shifts(None, (), None, None), None, None, (), (), (), None, None)
+    found = Bias(100, (32, 32), None, None, Shifts(None, (), None, None), None, None, {}, None, None)
     assert re.findall(r"\d+\.?\d*", tell_margin([found]))[:7] == ["100", "95", "9.8", "50", "5.9", "10", "90"]

@@ -23,9 +23,11 @@ def bias(same: float, attention: bool) -> Bias:
         shifts=Shifts(0.7, (effect(1, same), effect(4, same)), effect(1, same), effect(4, 0.5)),
         attention_distance=(0.25, 0.375) if attention else None,
         receptive_field=ReceptiveField(0.125, (0.1, 0.2), (0.4, 0.8)),
-        shuffled=(effect(2, 0.625),),
-        low_pass=(effect(0.5, 0.7),),
-        high_pass=(effect(0.5, 0.3),),
+        effects={
+            "shuffled": (effect(2, 0.625),),
+            "low_pass": (effect(0.5, 0.7),),
+            "high_pass": (effect(0.5, 0.3),),
+        },
         low_needed=0.33,
         high_enough=0.21,
     )

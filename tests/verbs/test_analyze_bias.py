@@ -57,7 +57,7 @@ def test_a_vit_and_a_network_of_another_family_side_by_side(found, place):
     vit, conv = (bias for _, bias in found.numbers.models)
     assert (vit.patch, conv.patch) == (8, 2)
     assert (vit.shifts.whole, conv.attention_distance) == (None, None)  # half of the image; none
-    assert conv.shuffled[0].same == 1  # colours are all that there is to see
+    assert conv.effects["shuffled"][0].same == 1  # colours are all that there is to see
     assert not found.numbers.remarks
 
 
@@ -76,7 +76,7 @@ def test_the_page_shows_the_numbers_and_needs_nothing_else(found):
 def test_models_without_a_classifier_are_compared_by_their_features(place, tmp_path):
     found = analyze([place / "colours", plain()], data=place / "data", out=tmp_path / "out", what="bias")
     bias = found.numbers.models[1][1]
-    assert all(effect.same is None and effect.likeness < 1 for effect in bias.shuffled)
+    assert all(effect.same is None and effect.likeness < 1 for effect in bias.effects["shuffled"])
     assert (bias.low_needed, bias.accuracy) == (None, None)
     for row in summarise_bias([bias for _, bias in found.numbers.models]):
         assert row.measure in found.page.read_text()

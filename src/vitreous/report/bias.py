@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from vitreous.explain.analysis.bias_result import Bias, BiasAnalysis, Effect, summarise_bias, tell_margin
+from vitreous.explain.analysis.perturbations import PERTURBATIONS
 from vitreous.report.html import Html, macros, render
 from vitreous.report.numbers import percent
 from vitreous.report.plots import Line, lines
 
 NAMED = tuple[str, Bias]
 Metric = Literal["same", "likeness"]
+WORDS: dict[Metric, str] = {"same": "same prediction", "likeness": "likeness of features"}
 
 
 def bias_page(numbers: BiasAnalysis) -> str:
@@ -28,28 +29,57 @@ def section_content(models: Sequence[NAMED]) -> dict[str, Any]:
     """What the macro `bias_section` shows."""
     biases = [bias for _, bias in models]
     metric: Metric = "same" if all(bias.low_needed is not None for bias in biases) else "likeness"
-    words = "same prediction" if metric == "same" else "likeness of features"
-    draw = partial(_curves, biases)
+    moved = [bias.shifts.curve for bias in biases]
+    plots = []
+    if metric == "same":
+        plots.append(
+            (
+                _curves(moved, "same", "moved", "pixels", doubles=True),
+                "The image moves by so many pixels, up, down, left or right; both windows are cut from the enlarged "
+                "image, so no border comes in. Flat and high: it ignores place.",
+            )
+        )
+    plots.append(
+        (
+            _curves(moved, "likeness", "moved", "pixels", doubles=True),
+            "Cosine similarity of the features before and after the same moves. Peaks at whole patches: the grid of "
+            "patches disturbs more than the move.",
+        )
+    )
+    for name, row in PERTURBATIONS.items():
+        effects = [bias.effects.get(name, ()) for bias in biases]
+        curve = _curves(effects, metric, row.title, row.along, doubles=row.doubles)
+        plots.append((curve, row.reading))
+    fields = [(number, field) for number, bias in enumerate(biases) if (field := bias.receptive_field) is not None]
+    if fields:
+        drawn = [Line(number, field.radii, field.mass) for number, field in fields]
+        plots.append(
+            (
+                lines(drawn, "gradient within a radius", "radius, of the longer side", percent=True, unit_range=True),
+                "How much of what moves the features of the central place lies within a radius around it. An early "
+                "rise: the place sees its surroundings only.",
+            )
+        )
+    distances = [(number, far) for number, bias in enumerate(biases) if (far := bias.attention_distance) is not None]
+    if distances:
+        same = len({len(far) for _, far in distances}) == 1
+        drawn = [
+            Line(number, [layer / (1 if same else len(far)) for layer in range(1, len(far) + 1)], far)
+            for number, far in distances
+        ]
+        along = "depth" if same else "depth, as a share of all"
+        plots.append(
+            (
+                lines(drawn, "attention distance", along, percent=True, unit_range=True),
+                "How far patches look in each layer, mean of the heads, of the longer side.",
+            )
+        )
     return {
         "names": [name for name, _ in models],
         "rows": summarise_bias(biases),
         "margin": tell_margin(biases),
         "show": shown_value,
-        "plots": {
-            "moved_same": draw(lambda b: b.shifts.curve, metric, f"moved: {words}", "pixels", doubling=True)
-            if metric == "same"
-            else None,
-            "moved_features": draw(
-                lambda b: b.shifts.curve, "likeness", "moved: likeness of features", "pixels", doubling=True
-            ),
-            "shuffled": draw(lambda b: b.shuffled, metric, f"shuffled: {words}", "pieces along a side", doubling=True),
-            "low_pass": draw(lambda b: b.low_pass, metric, f"low frequencies only: {words}", "up to, of the highest"),
-            "high_pass": draw(
-                lambda b: b.high_pass, metric, f"high frequencies only: {words}", "above, of the highest"
-            ),
-            "receptive_field": _receptive_fields(biases),
-            "attention_distance": _attention_distances(biases),
-        },
+        "plots": plots,
     }
 
 
@@ -62,42 +92,18 @@ def shown_value(value: float | None, as_percent: bool) -> str:
     return str(value) if isinstance(value, int) else f"{value:.3f}"
 
 
-def _receptive_fields(biases: Sequence[Bias]) -> Html | None:
-    fields = [(number, bias.receptive_field) for number, bias in enumerate(biases)]
-    drawn = [Line(number, field.radii, field.mass) for number, field in fields if field is not None]
-    if not drawn:
-        return None
-    return lines(drawn, "gradient within a radius", "radius, of the longer side", percent=True, unit_range=True)
-
-
-def _attention_distances(biases: Sequence[Bias]) -> Html | None:
-    distances = [(number, bias.attention_distance) for number, bias in enumerate(biases)]
-    found = [(number, far) for number, far in distances if far is not None]
-    if not found:
-        return None
-    same = len({len(far) for _, far in found}) == 1
-    drawn = [
-        Line(number, [layer / (1 if same else len(far)) for layer in range(1, len(far) + 1)], far)
-        for number, far in found
-    ]
-    along = "depth" if same else "depth, as a share of all"
-    return lines(drawn, "attention distance", along, percent=True, unit_range=True)
-
-
 def _curves(
-    biases: Sequence[Bias],
-    curve: Callable[[Bias], Sequence[Effect]],
+    curves: Sequence[Sequence[Effect]],
     metric: Metric,
     title: str,
     along: str,
     *,
-    doubling: bool = False,
+    doubles: bool = False,
 ) -> Html:
     series = []
-    for number, bias in enumerate(biases):
-        points = [(effect.at, value) for effect in curve(bias) if (value := getattr(effect, metric)) is not None]
+    for number, curve in enumerate(curves):
+        points = [(effect.at, value) for effect in curve if (value := getattr(effect, metric)) is not None]
         if points:
             series.append(Line(number, *zip(*points, strict=True)))
-    return lines(
-        series, title, along, percent=metric == "same", unit_range=True, scale="log2" if doubling else "linear"
-    )
+    scale: Literal["log2", "linear"] = "log2" if doubles else "linear"
+    return lines(series, f"{title}: {WORDS[metric]}", along, percent=metric == "same", unit_range=True, scale=scale)

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -162,27 +163,23 @@ class _Measuring:
 
     def measure(self) -> Bias:
         """Everything, in two passes over the images: as they are, and enlarged, to be moved."""
-        size, seed, count = self.preprocess.size, self.seed, len(self.source)
-        pieces, cutoffs = perturbations.piece_counts(size, self.patch), perturbations.cutoffs(size)
-        shuffled = [_Responses(n, partial(perturbations.shuffled, pieces=n, seed=seed), count) for n in pieces]
-        low = [_Responses(cutoff, partial(perturbations.low_pass, cutoff=cutoff), count) for cutoff in cutoffs]
-        high = [
-            _Responses(cutoff, partial(perturbations.high_pass, cutoff=cutoff), count) for cutoff in cutoffs if cutoff
-        ]
+        size, count = self.preprocess.size, len(self.source)
+        responses = {
+            name: [_Responses(at, row.of_strength(at, self.seed), count) for at in row.strengths(size, self.patch)]
+            for name, row in perturbations.PERTURBATIONS.items()
+        }
         plain = _Responses(0, lambda images, index: images, count)
         looking = _Looking(self.network, self.preprocess.size, self.seed)
         index: list[int] = []
         for images, at in self._batches(self.preprocess):
             before = ask(self.network, images)
             plain.add(before, before)
-            for responses in (*shuffled, *low, *high):
-                responses.add(before, ask(self.network, responses.change(images, at)))
+            for one in chain.from_iterable(responses.values()):
+                one.add(before, ask(self.network, one.change(images, at)))
             looking.add(images, at)
             index += at
         labels = self._labels(index)
-        shuffled_effects, low_effects, high_effects = (
-            tuple(one.effect(labels) for one in part) for part in (shuffled, low, high)
-        )
+        effects = {name: tuple(one.effect(labels) for one in found) for name, found in responses.items()}
         return Bias(
             images=len(index),
             size=self.preprocess.size,
@@ -191,11 +188,9 @@ class _Measuring:
             shifts=self._shifts(labels),
             attention_distance=looking.attention_distance(),
             receptive_field=looking.receptive_field(),
-            shuffled=shuffled_effects,
-            low_pass=low_effects,
-            high_pass=high_effects,
-            low_needed=low_needed(low_effects),
-            high_enough=high_enough(high_effects),
+            effects=effects,
+            low_needed=low_needed(effects["low_pass"]),
+            high_enough=high_enough(effects["high_pass"]),
             unreadable=tuple(f"{path}: {reason}" for path, reason in self.unreadable.items()),
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from dataclasses import fields as dataclass_fields
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -64,9 +65,7 @@ class Bias:
     attention_distance: Values | None
     """(layers,): how far a patch looks, mean of the heads, as a share of the longer side; None without attention."""
     receptive_field: ReceptiveField | None
-    shuffled: tuple[Effect, ...]  # in so many by so many pieces
-    low_pass: tuple[Effect, ...]  # with frequencies up to these only
-    high_pass: tuple[Effect, ...]  # with frequencies above these only, and the mean colour
+    effects: dict[str, tuple[Effect, ...]]  # of each row of `PERTURBATIONS`, at each of its strengths
     low_needed: float | None
     """The lowest frequency from which on, with all below it, half of the images keep their prediction."""
     high_enough: float | None
@@ -74,23 +73,28 @@ class Bias:
     unreadable: tuple[str, ...] = ()  # images that were left out, with the reason
 
     def to_json(self) -> dict[str, Any]:
-        """As dicts, lists, texts and numbers."""
-        return asdict(self)
+        """As dicts, lists, texts and numbers; each perturbation is a key of its own."""
+        fields = asdict(self)
+        return {**fields.pop("effects"), **fields}
 
     @staticmethod
     def from_json(fields: Mapping[str, Any]) -> Bias:
+        """Of a file that may lack a perturbation that was added since, or have one that is not known here."""
+
         def effects(entries: Sequence[Mapping[str, Any]]) -> tuple[Effect, ...]:
             return tuple(Effect(**entry) for entry in entries)
 
         def tuples(entry: Mapping[str, Any]) -> dict[str, Any]:
             return {name: tuple(value) if isinstance(value, list) else value for name, value in entry.items()}
 
+        names = {field.name for field in dataclass_fields(Bias)}
         field, shifts = fields["receptive_field"], fields["shifts"]
         within, whole = (None if shifts[name] is None else Effect(**shifts[name]) for name in ("within", "whole"))
-        read: dict[str, Any] = {name: effects(fields[name]) for name in ("shuffled", "low_pass", "high_pass")}
+        read: dict[str, Any] = {name: value for name, value in tuples(fields).items() if name in names}
+        read["effects"] = {name: effects(value) for name, value in fields.items() if name not in names}
         read["shifts"] = Shifts(shifts["accuracy"], effects(shifts["curve"]), within, whole)
         read["receptive_field"] = None if field is None else ReceptiveField(**tuples(field))
-        return Bias(**{**tuples(fields), **read})
+        return Bias(**read)
 
 
 @dataclass(frozen=True)
@@ -160,114 +164,132 @@ class BiasRow(NamedTuple):
     values: tuple[float | None, ...]  # one per model; None where a model has no such thing
 
 
-class _Measure(NamedTuple):
+class BiasMeasure(NamedTuple):
+    """A row of the table that compares models."""
+
     name: str
     as_percent: bool
-    reading: str
+    reading: str  # what a high or a low value means
     value: Callable[[Bias], float | None]
 
 
-def _at(effects: Sequence[Effect], at: float) -> Effect | None:
-    return next((effect for effect in effects if effect.at == at), None)
+def _of(effect: Callable[[Bias], Effect | None], metric: str) -> Callable[[Bias], float | None]:
+    return lambda bias: getattr(effect(bias), metric, None)
 
 
-_MEASURES = (
-    _Measure(
+def _at(name: str, at: float) -> Callable[[Bias], Effect | None]:
+    """Of a perturbation, or of shifts, the effect at this strength."""
+    return lambda bias: next(
+        (one for one in (bias.shifts.curve if name == "shifts" else bias.effects.get(name, ())) if one.at == at), None
+    )
+
+
+def _within(bias: Bias) -> Effect | None:
+    return bias.shifts.within
+
+
+def _whole(bias: Bias) -> Effect | None:
+    return bias.shifts.whole
+
+
+BIAS_MEASURES = (
+    BiasMeasure(
         "accuracy on these images",
         True,
         "Of those that the bias is measured on, as they are: fewer than an evaluation looks at.",
         lambda b: b.accuracy,
     ),
-    _Measure(
+    BiasMeasure(
         "patch or stride, in pixels",
         False,
         "What counts as a whole patch below: of a convolutional network, the stride of its last map.",
         lambda b: b.patch,
     ),
     *(
-        _Measure(
+        BiasMeasure(
             f"moved by {pixels} pixel{'s' * (pixels > 1)}: same prediction",
             True,
             "Of the model's input, so it compares models with inputs of one size. High: it ignores place.",
-            lambda b, pixels=pixels: getattr(_at(b.shifts.curve, pixels), "same", None),  # type: ignore[misc]
+            _of(_at("shifts", pixels), "same"),
         )
         for pixels in PIXELS
     ),
-    _Measure(
+    BiasMeasure(
         "moved within a patch: same prediction",
         True,
         "Mean of shifts by less than the model's own patch. High: it matters little where the grid of patches falls. "
         "With another patch these are other distances: to compare models, take the rows of fixed pixels.",
-        lambda b: getattr(b.shifts.within, "same", None),
+        _of(_within, "same"),
     ),
-    _Measure(
+    BiasMeasure(
         "moved by whole patches: same prediction",
         True,
         "High: it knows things wherever they are. Higher than within a patch: the grid of patches is what disturbs.",
-        lambda b: getattr(b.shifts.whole, "same", None),
+        _of(_whole, "same"),
     ),
-    _Measure(
+    BiasMeasure(
         "moved within a patch: probability that changes class",
         True,
         "As above, but it notices changes that do not turn a prediction.",
-        lambda b: getattr(b.shifts.within, "moved", None),
+        _of(_within, "moved"),
     ),
-    _Measure(
+    BiasMeasure(
         "moved within a patch: likeness of features",
         False,
         "Cosine similarity. 1: the features do not notice the move.",
-        lambda b: getattr(b.shifts.within, "likeness", None),
+        _of(_within, "likeness"),
     ),
-    _Measure(
+    BiasMeasure(
         "moved by whole patches: likeness of features",
         False,
         "The same for moves that keep the patches as they are.",
-        lambda b: getattr(b.shifts.whole, "likeness", None),
+        _of(_whole, "likeness"),
     ),
-    _Measure(
+    BiasMeasure(
         "attention distance, of the longer side",
         True,
         "How far patches look, mean of all layers. Low: locality was learned, or built in.",
         lambda b: None if b.attention_distance is None else float(np.mean(b.attention_distance)),
     ),
-    _Measure(
+    BiasMeasure(
         "effective receptive field, radius",
         True,
         "Half of the gradient of the central features lies so near, of the longer side. 40 %: the whole image alike.",
         lambda b: None if b.receptive_field is None else b.receptive_field.radius,
     ),
-    _Measure(
+    BiasMeasure(
         "shuffled in 2 x 2 pieces: same prediction",
         True,
         "High: the places of large parts say little, as in a bag of features.",
-        lambda b: getattr(_at(b.shuffled, 2), "same", None),
+        _of(_at("shuffled", 2), "same"),
     ),
-    _Measure(
+    BiasMeasure(
         "shuffled in 4 x 4 pieces: same prediction",
         True,
         "The same for smaller parts: what is left is texture and colour.",
-        lambda b: getattr(_at(b.shuffled, 4), "same", None),
+        _of(_at("shuffled", 4), "same"),
     ),
-    _Measure(
+    BiasMeasure(
         "shuffled in 2 x 2 pieces: likeness of features",
         False,
         "Cosine similarity of the features. 1: they do not notice the shuffling.",
-        lambda b: getattr(_at(b.shuffled, 2), "likeness", None),
+        _of(_at("shuffled", 2), "likeness"),
     ),
-    _Measure(
+    BiasMeasure(
         "low frequencies needed",
         True,
         "Half of the predictions stay with the frequencies up to this one, of the highest. Low: coarse shapes and "
         "colours are enough.",
         lambda b: b.low_needed,
     ),
-    _Measure(
+    BiasMeasure(
         "low frequencies it can do without",
         True,
         "Half of the predictions stay without the frequencies up to this one. High: fine detail is enough.",
         lambda b: b.high_enough,
     ),
 )
+"""The rows of the table that compares models."""
 
 
 def tell_margin(models: Sequence[Bias]) -> str:
@@ -282,5 +304,5 @@ def tell_margin(models: Sequence[Bias]) -> str:
 
 def summarise_bias(models: Sequence[Bias]) -> tuple[BiasRow, ...]:
     """One row per measure that at least one model has."""
-    rows = [BiasRow(m.name, m.as_percent, m.reading, tuple(m.value(bias) for bias in models)) for m in _MEASURES]
+    rows = [BiasRow(m.name, m.as_percent, m.reading, tuple(m.value(bias) for bias in models)) for m in BIAS_MEASURES]
     return tuple(row for row in rows if any(value is not None for value in row.values))

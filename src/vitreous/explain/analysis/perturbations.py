@@ -7,8 +7,8 @@ about one follows from the seed and its number, whatever batch it is in.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -118,12 +118,12 @@ def low_mask(size: Size, cutoff: float) -> Tensor:
     return torch.from_numpy(band_mask(size, (-1.0, cutoff)))
 
 
-def low_pass(images: Tensor, index: Index = (), *, cutoff: float) -> Tensor:
+def low_pass(images: Tensor, *, cutoff: float) -> Tensor:
     """(B, C, H, W): the frequencies up to the cut-off alone; up to 0, the mean colour."""
     return _filtered(images, low_mask((images.shape[2], images.shape[3]), cutoff))
 
 
-def high_pass(images: Tensor, index: Index = (), *, cutoff: float) -> Tensor:
+def high_pass(images: Tensor, *, cutoff: float) -> Tensor:
     """(B, C, H, W): the frequencies above the cut-off, and the mean colour."""
     mask = ~low_mask((images.shape[2], images.shape[3]), cutoff)
     mask[0, 0] = True
@@ -133,3 +133,48 @@ def high_pass(images: Tensor, index: Index = (), *, cutoff: float) -> Tensor:
 def _filtered(images: Tensor, mask: Tensor) -> Tensor:
     width = images.shape[3]
     return torch.fft.irfft2(torch.fft.rfft2(images) * mask[:, : width // 2 + 1], s=images.shape[2:])
+
+
+@dataclass(frozen=True)
+class Perturbation:
+    """What is done to images, more and more of it, and how its curve is shown."""
+
+    title: str  # of its plot
+    along: str  # what its strength is called
+    reading: str  # how to read the curve
+    strengths: Callable[[Size, int | None], Sequence[float]]  # by the size of images and the side of a patch
+    change: Callable[[Tensor, Index, float, int], Tensor]  # (B, C, H, W) of images, their numbers, strength and seed
+    doubles: bool = False  # whether strengths double
+
+    def of_strength(self, strength: float, seed: int) -> Callable[[Tensor, Index], Tensor]:
+        """What changes images, by their numbers."""
+        return lambda images, index: self.change(images, index, strength, seed)
+
+
+PERTURBATIONS: dict[str, Perturbation] = {
+    "shuffled": Perturbation(
+        "shuffled",
+        "pieces along a side",
+        "The image is cut into so many by so many pieces, and none stays in its place. High on the right: a bag of "
+        "small parts. A steep fall: the arrangement matters.",
+        piece_counts,
+        lambda images, index, pieces, seed: shuffled(images, index, pieces=int(pieces), seed=seed),
+        doubles=True,
+    ),
+    "low_pass": Perturbation(
+        "low frequencies only",
+        "up to, of the highest",
+        "All frequencies above are taken away; at 0 the mean colour is left. An early rise: coarse shapes and colours "
+        "are enough.",
+        lambda size, patch: cutoffs(size),
+        lambda images, index, cutoff, seed: low_pass(images, cutoff=cutoff),
+    ),
+    "high_pass": Perturbation(
+        "high frequencies only",
+        "above, of the highest",
+        "All frequencies up to this one are taken away but for the mean colour. A late fall: fine texture is enough.",
+        lambda size, patch: [cutoff for cutoff in cutoffs(size) if cutoff],
+        lambda images, index, cutoff, seed: high_pass(images, cutoff=cutoff),
+    ),
+}
+"""By the name in the JSON."""
