@@ -12,6 +12,7 @@ from vitreous.callbacks import Callbacks
 from vitreous.config.data import Preprocess
 from vitreous.config.objective import Distill
 from vitreous.config.train import Training
+from vitreous.data.batch import Batch
 from vitreous.data.opening import open_data
 from vitreous.training.teaching.teacher import match_classes, open_teacher, teacher_predictions
 from vitreous.weights.bundle import bundle_digest, load_bundle, save_bundle
@@ -100,7 +101,8 @@ ONCE = Distill(targets="soft", answers="image")
 
 def predict_batches(teacher, data, clock=None, look=lambda what, done, total: None):
     training = Training(teacher.network.config, teacher.preprocess, ONCE)
-    return teacher_predictions(teacher, training, data.train, 0, clock, Callbacks(progress=look))
+    targets = teacher_predictions(teacher, training, data.train, 0, clock, Callbacks(progress=look))
+    return targets(Batch.of(torch.zeros(len(data.train), 3, 16, 16)), lambda logits: logits)
 
 
 def test_answers_are_computed_once_and_kept(bundle, data, tmp_path, monkeypatch):
@@ -110,11 +112,11 @@ def test_answers_are_computed_once_and_kept(bundle, data, tmp_path, monkeypatch)
     assert [told[1:] for told in heard] == [(12, 12)]
     again = predict_batches(teacher, data, look=lambda *told: heard.append(told))
     assert len(heard) == 1
-    assert torch.equal(first.logits, again.logits)
-    assert (first.logits.argmax(dim=1).numpy() == data.train.labels).all()
+    assert torch.equal(first, again)
+    assert (first.argmax(dim=1).numpy() == data.train.labels).all()
     other = data.train.relabelled(("red", "green", "blue"))
     turned = predict_batches(open_teacher(bundle, other.classes), replace(data, splits={"train": other}))
-    assert torch.equal(turned.logits, first.logits[:, [2, 1, 0]])
+    assert torch.equal(turned, first[:, [2, 1, 0]])
 
 
 class SlowDeadline:
@@ -149,7 +151,7 @@ def test_a_teacher_that_leaves_no_time_is_refused_with_the_time_that_would_do(bu
 def test_after_the_last_image_nothing_is_refused(bundle, data, small_batches):
     """After 8 images the clock says 5, and 4 more take 1.5 at the pace so far: just half of the 13 seconds."""
     clock = SlowDeadline(13.0)
-    assert predict_batches(open_teacher(bundle, data.classes), data, clock=clock).logits.any()
+    assert predict_batches(open_teacher(bundle, data.classes), data, clock=clock).any()
     assert clock.now() > 0.5 * clock.seconds  # it is late now, but what it said is said
 
 

@@ -22,9 +22,9 @@ def train_together(place):
     train("supervised", place, place / "two" / "sharded", fsdp=True)
     train("dinov2", place, place / "two" / "sharded-dinov2", fsdp=True)
     for name, shard in (("2-to-1", False), ("shards-to-1", True)):
-        train("supervised", place, place / name, stop=STOP, shard=shard)
+        train("supervised", place, place / name, stop=STOP, fsdp=shard)
     for name, shard in (("1-to-2", False), ("1-to-shards", True)):
-        said.append(train("supervised", place, place / name, shard=shard).finished)
+        said.append(train("supervised", place, place / name, fsdp=shard).finished)
     (place / f"finished-{os.environ['RANK']}").write_text(str(said))
 
 

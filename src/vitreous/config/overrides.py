@@ -109,9 +109,10 @@ def override(
     try:
         changed: Training = _replaced(training, nested)
     except UserError as error:
-        raise UserError(
-            f"{' '.join(f'{name}={override_text(value)}' for name, value in overrides.items())}: {error}"
-        ) from None
+        if any(str(error).startswith(f"{name}=") for name in overrides):
+            raise
+        given = " ".join(f"{name}={override_text(value)}" for name, value in overrides.items())
+        raise UserError(f"{given}: {error}") from None
     settled = settle(changed)
     _check_acting(settled, overrides, weights)
     return settled
