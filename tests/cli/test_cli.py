@@ -283,3 +283,8 @@ def test_mistakes_of_the_other_verbs(subtests, capsys, bundle, images, tmp_path)
     }.items():
         with subtests.test(" ".join(args)):
             check_mistake(capsys, args, *names)
+
+
+def test_every_verb_can_be_made():
+    """An abstract method that is missing would be noticed only when the command runs."""
+    assert {name: load_verb(name).__abstractmethods__ for name in VERBS if load_verb(name).__abstractmethods__} == {}

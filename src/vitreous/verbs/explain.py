@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from vitreous.cli.verb import verb
 from vitreous.errors import UserError
 from vitreous.explain.request import ExplanationRequest, Point
+from vitreous.inputs import counted
 from vitreous.verbs.options import DeviceOption, ImageResults, PerImageVerb, PreprocessOption, results_or_errors
 
 if TYPE_CHECKING:
@@ -78,8 +79,12 @@ class Explain(
 
     def line(self, one: Explanation) -> str:
         label = "" if one.label is None else f"  {one.label} {one.score:.1%}"
-        note = f"  ({len(one.sinks)} attention sinks)" if one.sinks else ""
+        note = f"  ({counted(len(one.sinks), 'attention sink')})" if one.sinks else ""
         return f"{one.path}{label}  {one.method}: {', '.join(map(str, one.files))}{note}"
+
+    def record(self, one: Explanation) -> dict[str, Any]:
+        names = ("path", "method", "label", "score", "sinks")
+        return {**{name: getattr(one, name) for name in names}, "files": list(map(str, one.files))}
 
 
 class WrittenPage(NamedTuple):
