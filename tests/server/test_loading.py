@@ -5,56 +5,37 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 
 import httpx
 import pytest
 
 from support.live_server import MAIN, SOURCE, image_bytes, save_tiny_model
-from support.serving import GatedEngine, gated, make_image, wait_for
+from support.serving import GatedEngine, gated, loading, make_image, wait_for
 from vitreous.config.server import ServerSettings
 from vitreous.errors import UserError
-from vitreous.server.running import Server, address_of, listen
+from vitreous.server.running import Server, listen
 
 WAITS = ("/health", "/v2/health/ready", "/models", "/v2/models", "/v2/models/gated", "/page/start")
+IMAGES = ("/", "/predict", "/embed", "/explain", "/page/image", "/v2/models/gated/infer")
 ANSWERS = ("/", "/page/static/main.js", "/v2/health/live", "/docs", "/openapi.json", "/metrics", "/v2")
 
 
 def test_it_answers_from_the_first_moment(subtests):
     """The page and the documentation are there; whatever needs a model is told to come back."""
-    gate, ready = threading.Event(), threading.Event()
-
-    def models():
-        assert gate.wait(120)
-        yield gated(GatedEngine())
-
-    settings = ServerSettings(port=0)
-    with listen(settings) as bound:
-        server = Server(models(), settings, ready.set)
-        thread = threading.Thread(target=server.run, args=([bound],))
-        thread.start()
-        with httpx.Client(base_url=address_of(bound), timeout=60) as client:
-            for path in ANSWERS:
-                with subtests.test(path):
-                    assert client.get(path).status_code == 200
-            for ask in (
-                *(lambda path=path: client.get(path) for path in WAITS),
-                *(
-                    lambda path=path: client.post(path, content=make_image())
-                    for path in ("/", "/predict", "/embed", "/explain", "/page/image", "/v2/models/gated/infer")
-                ),
-            ):
-                refused = ask()
-                with subtests.test(refused.url.path):
-                    assert refused.status_code == 503
-                    assert int(refused.headers["Retry-After"]) >= 1
-                    assert "loading" in refused.json()["error"]
-            gate.set()
-            assert ready.wait(60)
-            assert client.get("/health").status_code == 200
-            assert client.post("/predict", content=make_image()).status_code == 200
-        server.should_exit = True
-        thread.join(60)
+    with loading() as (address, gate), httpx.Client(base_url=address, timeout=60) as client:
+        for path in ANSWERS:
+            with subtests.test(path):
+                assert client.get(path).status_code == 200
+        asked = [("GET", path) for path in WAITS] + [("POST", path) for path in IMAGES]
+        for method, path in asked:
+            with subtests.test(path, method=method):
+                refused = client.request(method, path, content=make_image() if method == "POST" else None)
+                assert refused.status_code == 503
+                assert int(refused.headers["Retry-After"]) >= 1
+                assert list(refused.json()) == ["error"]
+        gate.set()
+        wait_for(lambda: client.get("/health").status_code == 200)
+        assert client.post("/predict", content=make_image()).status_code == 200
 
 
 def test_a_model_that_cannot_be_opened_ends_it():

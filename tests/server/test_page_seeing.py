@@ -1,6 +1,5 @@
 """What a person sees on the page without scrolling or searching, in a real browser."""
 
-import threading
 from dataclasses import replace
 
 import httpx
@@ -11,11 +10,9 @@ from PIL import Image
 from support.chromium import CHROMIUM
 from support.commands import check_refused, run_command
 from support.page_driving import canvas, chances, choose, give, open_page, settled, to_serve
-from support.serving import GatedEngine, gated, running, wait_for
+from support.serving import GatedEngine, gated, loading, running, wait_for
 from support.tiny_networks import LABELS
-from vitreous.config.server import ServerSettings
 from vitreous.glossary import GLOSSARY
-from vitreous.server.running import Server, address_of, listen
 from vitreous.verbs.serve import sample_files
 
 pytestmark = [
@@ -131,24 +128,14 @@ def test_a_link_with_thousands_of_panels(browser, address):
 
 
 def test_the_page_opens_by_itself_once_the_models_are_loaded(browser):
-    gate = threading.Event()
-
-    def models():
-        assert gate.wait(120)
-        yield gated(GatedEngine())
-
-    settings = ServerSettings(port=0)
-    with listen(settings) as bound:
-        server = Server(models(), settings)
-        thread = threading.Thread(target=server.run, args=([bound],))
-        thread.start()
-        browser.open(address_of(bound))
-        browser.until("document.getElementById('about').textContent.includes('loading')")
+    with loading() as (address, gate):
+        browser.open(address)
+        browser.until("document.getElementById('invitation').textContent.includes('loading')")
+        assert browser.run("getComputedStyle(document.querySelector('#drop .buttons')).display") == "none"
         gate.set()
         browser.until("document.querySelectorAll('#samples button').length > 9")
         assert "gated" in browser.run("document.getElementById('about').textContent")
-        server.should_exit = True
-        thread.join(60)
+        assert "loading" not in browser.run("document.getElementById('drop').textContent")
 
 
 def test_samples_of_a_persons_own(tmp_path):

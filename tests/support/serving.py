@@ -69,6 +69,27 @@ def running(*models, **settings):
             assert not thread.is_alive()
 
 
+@contextmanager
+def loading():
+    """A server that loads its models until the test sets the event that this gives beside its address."""
+    gate, settings = threading.Event(), ServerSettings(port=0)
+
+    def models():
+        assert gate.wait(120)
+        yield gated(GatedEngine())
+
+    with listen(settings) as bound:
+        server = Server(models(), settings)
+        thread = threading.Thread(target=server.run, args=([bound],))
+        thread.start()
+        try:
+            yield address_of(bound), gate
+        finally:
+            gate.set()
+            server.should_exit = True
+            thread.join(120)
+
+
 class GatedEngine:
     """Answers when it is let through: each image's score of a class is its first pixel of that channel."""
 

@@ -370,12 +370,18 @@ function question({ name, labels }) {
 
 // While models are loaded the server says so, and the page opens by itself when they answer.
 async function waitForModels() {
+  const invitation = get("invitation").textContent;
+  for (const kind of ["dragover", "drop"]) addEventListener(kind, (event) => event.preventDefault()); // else the browser opens the file
   for (;;) {
     try {
-      return await askJson("/page/start", { tries: 1 });
+      const start = await askJson("/page/start", { tries: 1 });
+      document.body.classList.remove("loading");
+      get("invitation").textContent = invitation;
+      return start;
     } catch (error) {
       if (error.status !== 503) throw error;
-      get("about").textContent = error.message;
+      document.body.classList.add("loading");
+      get("invitation").textContent = "The models are loading, which can take minutes the first time. This page opens by itself.";
       await new Promise((resolve) => setTimeout(resolve, 2000));
     }
   }
