@@ -11,6 +11,8 @@ import pytest
 from support.colours import make_bundle, make_images
 from vitreous import __version__
 from vitreous.cli import load_verb, main, summaries
+from vitreous.cli.overview import START
+from vitreous.cli.parsing import parse
 from vitreous.storage.cache import cache_path
 
 VERBS = {verb: line for group in summaries().values() for verb, line in group.items()}
@@ -76,9 +78,15 @@ def test_help_lists_every_verb_with_its_first_line(capsys, monkeypatch):
     words = [re.split(r" {2,}", line.strip("│ "), maxsplit=1) for line in out.splitlines()]
     assert [VERBS[first] for first, *rest in words if rest == [VERBS.get(first)]] == list(VERBS.values())
     assert [line.split()[1:-1] for line in out.splitlines() if line.startswith("╭")] == [
-        title.split() for title in ("options", *summaries())
+        title.split() for title in ("start with", *summaries(), "options")
     ]
     assert {len(line) for line in out.splitlines() if line.startswith(("│", "╭", "╰"))} == {160}
+
+
+def test_the_commands_to_start_with_can_be_parsed():
+    for command in START:
+        _, name, *words = command.split()
+        parse(name, load_verb(name), words)
 
 
 def test_help_fits_a_narrow_terminal_and_an_old_one(capsys, monkeypatch):

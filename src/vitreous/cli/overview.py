@@ -20,6 +20,7 @@ START = {
     "vitreous explain runs/photos cat.jpg": "see what it looked at",
 }
 """The commands to begin with."""
+TITLE = "A Vision Transformer you can see through: train, use and explain image classifiers."
 
 
 def overview(groups: Mapping[str, Mapping[str, str]], word: str = "") -> str:
@@ -30,7 +31,7 @@ def overview(groups: Mapping[str, Mapping[str, str]], word: str = "") -> str:
     boxes = {**groups, "options": {name: line for name, line in OPTIONS.items() if not (word and "version" in name)}}
     boxes = boxes if word else {"start with": START, **boxes}
     text = [f"usage: {command} COMMAND ...", ""]
-    text += [] if word else ["A Vision Transformer you can see through: train, use and explain image classifiers.", ""]
+    text += [] if word else [*textwrap.wrap(TITLE, width), ""]
     for title, rows in boxes.items():
         column = max(map(len, rows if title == "start with" else chain(*groups.values(), OPTIONS))) + 2
         lines = []
@@ -43,7 +44,7 @@ def overview(groups: Mapping[str, Mapping[str, str]], word: str = "") -> str:
         else:
             text += [f" {title}", f" {'-' * (width - 2)}", *(f"  {line}" for line in lines), ""]
     words = "" if word else " vitreous glossary explains the words."
-    text += ["", f"{command} COMMAND --help shows the options of a command.{words}"]
+    text += ["", *textwrap.wrap(f"{command} COMMAND --help shows the options of a command.{words}", width)]
     return "\n".join(text if word else [*text, *textwrap.wrap(HELP, width, break_on_hyphens=False)])
 
 
