@@ -42,11 +42,17 @@ from vitreous.callbacks import Callbacks
 from vitreous.config.data import Preprocess
 from vitreous.data.opening import open_data
 from vitreous.data.source import Data
-from vitreous.inference.conversion import convert_model, correct_predictions, quantize_model
+from vitreous.inference.conversion import (
+    LabelledViews,
+    QuantizationImages,
+    convert_model,
+    correct_predictions,
+    quantize_model,
+    sample_views,
+)
 from vitreous.inference.engine import Engine, GraphEngine, TorchEngine, in_batches
 from vitreous.inference.engine_folder import read_metadata
 from vitreous.inference.openvino import OpenVinoEngine, quantize
-from vitreous.inference.samples import LabelledViews, QuantizationImages, sample_views
 from vitreous.inference.speed import measure_speeds
 from vitreous.memory import retain_memory
 from vitreous.model.family import build_network, named_config

@@ -24,7 +24,7 @@ from measure import write_result
 from vitreous.config.model import ViTConfig
 from vitreous.data.augment import normalise
 from vitreous.data.opening import open_data
-from vitreous.inference.samples import sample_views
+from vitreous.inference.conversion import sample_views
 from vitreous.model.family import count_flops
 from vitreous.model.precision import avoid_broken_amx
 from vitreous.model.vit import ViT

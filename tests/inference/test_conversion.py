@@ -16,12 +16,11 @@ import torch
 from support.tiny_networks import LABELS, assert_same, random_images, tiny_bundle
 from vitreous import UserError, export_weights, predict
 from vitreous.inference import conversion
-from vitreous.inference.conversion import convert_model
+from vitreous.inference.conversion import builtin_views, convert_model
 from vitreous.inference.engine_folder import is_engine, load_engine
 from vitreous.inference.engines import ENGINES, converted_variants
 from vitreous.inference.graph import output_names, trace_graph
 from vitreous.inference.openvino import OpenVinoEngine
-from vitreous.inference.samples import builtin_views
 
 pytestmark = pytest.mark.slow
 

@@ -14,12 +14,12 @@ from vitreous.data.opening import open_data
 from vitreous.inference import bench as timing
 from vitreous.inference import conversion, opening
 from vitreous.inference.bench import EngineCandidate, gather_engines
+from vitreous.inference.conversion import sample_views, split_images
 from vitreous.inference.engine_cache import EngineCache
 from vitreous.inference.engine_folder import Int8Accuracy, load_engine, read_metadata
 from vitreous.inference.engines import ENGINES, TORCH, Variant
 from vitreous.inference.opening import is_trusted, open_engine
 from vitreous.inference.openvino import SEARCH_SECONDS, OpenVinoEngine, measure_accuracy, plan_search, quantize
-from vitreous.inference.samples import sample_views, split_images
 from vitreous.verbs.evaluate import evaluate
 from vitreous.weights.bundle import load_bundle
 from vitreous.weights.seen_images import find_seen_images

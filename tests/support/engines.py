@@ -2,11 +2,10 @@
 
 from dataclasses import replace
 
-from vitreous.inference.conversion import convert_model
+from vitreous.inference.conversion import builtin_views, convert_model
 from vitreous.inference.engine_cache import EngineCache
 from vitreous.inference.engine_folder import Int8Accuracy
 from vitreous.inference.engines import TORCH, Variant
-from vitreous.inference.samples import builtin_views
 
 
 def converted_to_int8(bundle, processor=None):

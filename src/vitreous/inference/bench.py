@@ -20,13 +20,22 @@ from vitreous.data.opening import choose_split, open_dataset
 from vitreous.data.source import Data
 from vitreous.errors import MachineError, UserError
 from vitreous.evaluation.intervals import wilson
-from vitreous.inference.conversion import MAX_INT8_DROP, convert_model, correct_predictions, quantize_model
+from vitreous.inference.conversion import (
+    MAX_INT8_DROP,
+    LabelledViews,
+    QuantizationImages,
+    builtin_views,
+    convert_model,
+    correct_predictions,
+    held_out_views,
+    quantize_model,
+    split_images,
+)
 from vitreous.inference.engine import Engine, InferenceModel, TorchEngine, open_in_torch
 from vitreous.inference.engine_cache import EngineCache
 from vitreous.inference.engine_folder import EngineMetadata, is_engine, load_engine
 from vitreous.inference.engines import ENGINES, TORCH, Variant, converted_variants
 from vitreous.inference.opening import MAX_LIKELY_INT8_DROP, is_trusted, with_merge
-from vitreous.inference.samples import LabelledViews, QuantizationImages, builtin_views, held_out_views, split_images
 from vitreous.inference.speed import measure_latency, measure_speeds, noise
 from vitreous.memory import peak_bytes
 from vitreous.storage.overwrite import GENERATOR

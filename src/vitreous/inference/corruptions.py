@@ -21,8 +21,7 @@ from vitreous.errors import UserError
 from vitreous.evaluation.classify import MetricInputs, metric_inputs
 from vitreous.evaluation.corruptions import CorruptionResult, score_corruptions
 from vitreous.inference.engine import InferenceModel
-from vitreous.inference.evaluation import Measurement
-from vitreous.inference.matching import MatchedSource
+from vitreous.inference.evaluation import MatchedSource, Measurement
 from vitreous.inference.memory_needs import check_inference_memory
 
 MIN_IMAGES_FOR_WORKERS = 8  # for fewer, starting processes takes longer than they save

@@ -15,13 +15,21 @@ from vitreous.data.opening import choose_split, open_images
 from vitreous.data.source import Data
 from vitreous.distributed.world import find_device
 from vitreous.errors import UserError
-from vitreous.inference.conversion import MAX_INT8_DROP, conversion_seconds, convert_model, quantize_model
+from vitreous.inference.conversion import (
+    MAX_INT8_DROP,
+    VERIFICATION_IMAGES,
+    builtin_views,
+    conversion_seconds,
+    convert_model,
+    quantize_model,
+    sample_views,
+    split_images,
+)
 from vitreous.inference.engine import InferenceModel, open_in_torch
 from vitreous.inference.engine_cache import EngineCache
 from vitreous.inference.engine_folder import EngineMetadata, is_engine, load_engine
 from vitreous.inference.engines import ENGINES, OPENVINO, TORCH, Variant, find_engine
 from vitreous.inference.memory_needs import check_inference_memory
-from vitreous.inference.samples import VERIFICATION_IMAGES, builtin_views, sample_views, split_images
 from vitreous.inference.speed import measure_speeds
 from vitreous.model.network import MergesTokens, require
 from vitreous.weights.bundle import Bundle

@@ -90,7 +90,7 @@ class Evaluate(MergeOption, EngineOptions["Evaluation | CorruptionEvaluation"], 
         from vitreous.data.opening import choose_split, open_dataset
         from vitreous.evaluation.prediction_file import FORMATS
         from vitreous.inference.corruptions import evaluate_corruptions
-        from vitreous.inference.matching import match_classes
+        from vitreous.inference.evaluation import match_classes
 
         kinds = tuple(dict.fromkeys(CORRUPTIONS if self.kinds is None else self.kinds))
         strengths = STRENGTHS if self.severities is None else tuple(sorted(set(self.severities)))

@@ -10,7 +10,7 @@ from support.colours import make_bundle, make_images
 from vitreous import UserError
 from vitreous.data.folder import FolderSource, Names
 from vitreous.evaluation.classify import score_classes
-from vitreous.inference.matching import match_classes
+from vitreous.inference.evaluation import match_classes
 from vitreous.verbs.evaluate import evaluate
 from vitreous.weights.bundle import load_bundle
 from vitreous.weights.labels import (
