@@ -106,6 +106,7 @@ class Content:
     token_labels: tuple[TokenLabelImage, ...] = ()  # some training images, where it learned from such
     card: str | None = None
     left_out: tuple[str, ...] = ()  # images that could not be read, and other remarks
+    advice: str | None = None  # what to do about a model that may be guessing
 
 
 def page(content: Content) -> str:

@@ -48,7 +48,7 @@ from vitreous.training.folder import (
     read_metrics,
 )
 from vitreous.training.request import FitRequest, PretrainRequest
-from vitreous.training.result import FitResult, PretrainResult, read_result
+from vitreous.training.result import FitResult, PretrainResult, guessing_advice, read_result
 from vitreous.training.start import draw_images, hold_out
 from vitreous.training.teaching.token_labels import EXAMPLES, read_examples
 from vitreous.weights.bundle import CARD, Bundle
@@ -153,7 +153,9 @@ def _page(name: str, place: str, bundle: Bundle, finished: Finished, seconds: fl
         of, calibrated = result.subset_of.get("validation"), config.training.probe
         splits.append(SplitScores("validation", validation, chose=True, calibrated=calibrated, of=of))
     content = _content(name, place, bundle, finished, tuple(splits), _data_of(config), seconds)
-    return page(replace(content, left_out=result.remarks))
+    assert isinstance(config.request, FitRequest)
+    advice = guessing_advice(result, config.request)
+    return page(replace(content, left_out=result.remarks, advice=advice and advice.replace("`", "")))
 
 
 def _content(

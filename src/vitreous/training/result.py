@@ -231,7 +231,7 @@ def model_card(name: str, request: FitRequest, training: Training, labels: Seque
         "    vitreous predict FOLDER_OF_THIS_FILE image.jpg",
         "",
         "Its preprocessing and class names are in `config.json`, which timm reads too. `manifest.json` has the SHA-256 "
-        "of every file; loading checks it.",
+        "of every file; loading checks it. `seen-images.json` has hashes of the images that trained and selected it.",
         "",
         "It was measured on images like those it was trained on. On others it may be wrong and sure of it.",
         "",

@@ -250,9 +250,7 @@ def remarks(
             if held_out
             else "the validation images"
         )
-        chose = ", which also chose the weights and the learning rates: expect somewhat less on new ones" * bool(
-            trained
-        )
+        chose = ", which also chose the weights and the learning rates: optimistic for others" * bool(trained)
         learned = " A finished model may have learned from them." * bool(finished)
         yield f"The data have no test split, so accuracies are of {where}{chose}.{learned}"
     yield from _diverged(models, cells, trials)
