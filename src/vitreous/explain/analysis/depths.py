@@ -62,12 +62,8 @@ class Chosen(NamedTuple):
     learned: Source | None  # what probes learn from; None without labels
 
 
-class Learned(NamedTuple):
-    """Features of the images to learn from."""
-
-    depths: Tensor  # (m, L + 1, D), the mean of the patch tokens at each depth
-    representations: Tensor  # (m, D)
-    labels: Tensor  # (m,)
+Learned = tuple[Tensor, Tensor, Tensor]
+"""Of m images to learn from: mean patch tokens (m, L + 1, D), representations (m, D), labels (m,)."""
 
 
 class _Pooling(Trace):
@@ -262,7 +258,7 @@ class ModelReader:
             representations.add(y)
             index += at
         labels = torch.from_numpy(source.labels)[index]
-        return Learned(depths.all(), representations.all(), labels)
+        return depths.all(), representations.all(), labels
 
     def _classifier(self, name: str, bundle: Bundle, learned: Learned) -> Callable[[Tensor], Tensor]:
         """From images (B, C, H, W) to the data's classes (B,): by the model's own classifier if it has them all."""
@@ -272,7 +268,7 @@ class ModelReader:
             own = torch.tensor([number.get(label, -1) for label in bundle.labels])
             return lambda images: own[predicted_class(bundle.model(images))]
         self.remarks.append(f"{name}: its accuracy under noise is that of a linear probe on clean images' features.")
-        probe = self.judge.fit(learned.representations, learned.labels, len(classes))
+        probe = self.judge.fit(*learned[1:], len(classes))
         return lambda images: predicted_class(probe(bundle.model.representation(images)))
 
     def _probe_depths(self, learned: Learned, survey: Survey, labels: Tensor) -> Probes:
