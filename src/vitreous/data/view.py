@@ -98,49 +98,35 @@ def _read(image: ImageInput, channels: int, at_least: int | None = None) -> Imag
 def check_image(image: object) -> None:
     """Refuse what is no image, whatever its pixels; files and bytes are not opened yet."""
     if isinstance(image, Tensor):
-        _check_tensor(tuple(image.shape), str(image.dtype).removeprefix("torch."))
+        scaled, axes, channels_last = "(255 * tensor).round().to(torch.uint8)", "(channels, height, width)", False
+        kind, what = str(image.dtype).removeprefix("torch."), "tensor"
     elif isinstance(image, np.ndarray):
-        _check_array(image.shape, str(image.dtype))
-    elif not isinstance(image, IMAGE_TYPES):
+        scaled, axes, channels_last = "np.rint(255 * array).astype(np.uint8)", "(height, width, channels)", True
+        kind, what = str(image.dtype), "array"
+    elif isinstance(image, IMAGE_TYPES):
+        return
+    else:
         kind = f"{type(image).__module__}.{type(image).__qualname__}".removeprefix("builtins.")
         raise UserError(
             f"an image of type {kind}: give a path, the bytes of a file, an image of Pillow's, a NumPy array "
             "(height, width, channels) uint8, or a tensor (channels, height, width) uint8."
         )
-
-
-def _check_tensor(shape: tuple[int, ...], kind: str) -> None:
+    shape, a = tuple(image.shape), "an" if what == "array" else "a"
     if kind != "uint8":
         raise UserError(
-            f"a tensor of {kind}: pixels are uint8, from 0 to 255; if these run from 0 to 1, give "
-            "(255 * tensor).round().to(torch.uint8)."
+            f"{a} {what} of {kind}: pixels are uint8, from 0 to 255; if these run from 0 to 1, give {scaled}."
         )
     if len(shape) == 4:
-        raise UserError(f"a tensor of shape {shape}: this is several images; give them as a list: list(tensor).")
-    if len(shape) not in (2, 3) or (len(shape) == 3 and shape[0] not in (1, 3, 4)) or 0 in shape:
-        raise UserError(
-            f"a tensor of shape {shape}: give (height, width) for grey, or (channels, height, width) with 1, 3 or 4 "
-            "channels; of one with its channels last, tensor.permute(2, 0, 1)."
+        raise UserError(f"{a} {what} of shape {shape}: this is several images; give them as a list: list({what}).")
+    place, other = (2, 0) if channels_last else (0, 2)
+    if len(shape) not in (2, 3) or 0 in shape or (len(shape) == 3 and shape[place] not in (1, 3, 4)):
+        turned = f"array.transpose{(1, 2, 0)}" if channels_last else f"tensor.permute{(2, 0, 1)}"
+        turn = (
+            f"; of one with its channels elsewhere, {turned}" if len(shape) == 3 and shape[other] in (1, 3, 4) else ""
         )
-
-
-def _check_array(shape: tuple[int, ...], kind: str) -> None:
-    if kind != "uint8":
         raise UserError(
-            f"an array of {kind}: pixels are uint8, from 0 to 255; if these run from 0 to 1, give "
-            "np.rint(255 * array).astype(np.uint8)."
+            f"{a} {what} of shape {shape}: give (height, width) for grey, or {axes} with 1, 3 or 4 channels{turn}."
         )
-    if len(shape) == 4:
-        raise UserError(f"an array of shape {shape}: this is several images; give them as a list: list(array).")
-    if len(shape) == 3 and shape[2] not in (1, 3, 4) and shape[0] in (1, 3, 4):
-        raise UserError(f"an array of shape {shape}: channels come last; give array.transpose(1, 2, 0).")
-    if len(shape) not in (2, 3) or (len(shape) == 3 and shape[2] not in (1, 3, 4)):
-        raise UserError(
-            f"an array of shape {shape}: give (height, width) for grey, (height, width, 3) for RGB, or "
-            "(height, width, 4) for RGB and alpha."
-        )
-    if 0 in shape:
-        raise UserError(f"an array of shape {shape}: it has no pixels; give an image.")
 
 
 @dataclass(frozen=True)
