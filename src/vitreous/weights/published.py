@@ -33,8 +33,9 @@ class Weights:
         return 4 * self.parameters / 1e6
 
 
-_21K, _1K, _LVD, _JFT = "IN-21k, IN-1k", "IN-1k", "LVD-142M", "JFT-300M, IN-1k"
-_APACHE, _NC = "apache-2.0", "cc-by-nc-4.0"
+_21K, _1K, _JFT = "IN-21k, IN-1k", "IN-1k", "JFT-300M, IN-1k"
+_LVD, _LVD3, _WIT, _WEBLI = "LVD-142M", "LVD-1689M", "WIT-400M", "WebLI"
+_APACHE, _NC, _MIT, _DINOV3 = "apache-2.0", "cc-by-nc-4.0", "mit", "dinov3-license"
 
 WEIGHTS: dict[str, Weights] = {
     # Steiner et al. 2021, "How to train your ViT?"; accuracies: timm's results-imagenet.csv
@@ -51,9 +52,14 @@ WEIGHTS: dict[str, Weights] = {
     "r50-l32": Weights("vit_large_r50_s32_224.augreg_in21k_ft_in1k", "R50+L/32", 328_994_856, _APACHE, _21K, 84.4),
     # Dosovitskiy et al. 2020, the paper's own
     "b16-paper": Weights("vit_base_patch16_224.orig_in21k_ft_in1k", "ViT-B/16", 86_567_656, _APACHE, _21K, 81.8),
-    # Touvron et al. 2021
+    # Touvron et al. 2021, 2022
     "deit-s16": Weights("deit_small_patch16_224.fb_in1k", "DeiT-S/16", 22_050_664, _APACHE, _1K, 79.8),
     "deit-b16": Weights("deit_base_distilled_patch16_224.fb_in1k", "DeiT-B/16", 87_338_192, _APACHE, _1K, 83.4),
+    "deit3-s16": Weights("deit3_small_patch16_224.fb_in22k_ft_in1k", "DeiT III S/16", 22_059_496, _APACHE, _21K, 83.1),
+    "deit3-b16": Weights("deit3_base_patch16_224.fb_in22k_ft_in1k", "DeiT III B/16", 86_585_320, _APACHE, _21K, 85.7),
+    # Peng et al. 2022, Fang et al. 2023
+    "beitv2-b16": Weights("beitv2_base_patch16_224.in1k_ft_in22k_in1k", "BEiTv2 B/16", 86_530_984, _APACHE, _21K, 86.5),
+    "eva02-s14": Weights("eva02_small_patch14_336.mim_in22k_ft_in1k", "EVA-02 S/14@336", 22_129_000, _MIT, _21K, 85.7),
     # without labels; accuracies: the papers'
     "dino-s16": Weights("vit_small_patch16_224.dino", "DINO S/16", 21_665_664, _APACHE, _1K, 77.0, "linear probe"),
     "dino-s8": Weights("vit_small_patch8_224.dino", "DINO S/8", 21_670_272, _APACHE, _1K, 79.7, "linear probe"),
@@ -71,6 +77,57 @@ WEIGHTS: dict[str, Weights] = {
     ),
     "dinov2-g14": Weights(
         "vit_giant_patch14_dinov2.lvd142m", "DINOv2 g/14", 1_136_479_232, _APACHE, _LVD, 86.5, "linear probe"
+    ),
+    "dinov2-s14-reg": Weights(
+        "vit_small_patch14_reg4_dinov2.lvd142m",
+        "DINOv2 S/14, registers",
+        22_057_344,
+        _APACHE,
+        _LVD,
+        80.9,
+        "linear probe",
+    ),
+    "dinov2-b14-reg": Weights(
+        "vit_base_patch14_reg4_dinov2.lvd142m",
+        "DINOv2 B/14, registers",
+        86_582_016,
+        _APACHE,
+        _LVD,
+        84.6,
+        "linear probe",
+    ),
+    "dinov2-l14-reg": Weights(
+        "vit_large_patch14_reg4_dinov2.lvd142m",
+        "DINOv2 L/14, registers",
+        304_370_688,
+        _APACHE,
+        _LVD,
+        86.7,
+        "linear probe",
+    ),
+    "dinov3-s16": Weights(
+        "vit_small_patch16_dinov3.lvd1689m", "DINOv3 S/16", 21_586_944, _DINOV3, _LVD3, 87.0, "linear, ReaL"
+    ),
+    "dinov3-s16plus": Weights(
+        "vit_small_plus_patch16_dinov3.lvd1689m", "DINOv3 S+/16", 28_683_264, _DINOV3, _LVD3, 88.0, "linear, ReaL"
+    ),
+    "dinov3-b16": Weights(
+        "vit_base_patch16_dinov3.lvd1689m", "DINOv3 B/16", 85_641_216, _DINOV3, _LVD3, 89.3, "linear, ReaL"
+    ),
+    "dinov3-l16": Weights(
+        "vit_large_patch16_dinov3.lvd1689m", "DINOv3 L/16", 303_079_424, _DINOV3, _LVD3, 90.2, "linear, ReaL"
+    ),
+    "dinov3-h16plus": Weights(
+        "vit_huge_plus_patch16_dinov3.lvd1689m", "DINOv3 H+/16", 840_509_440, _DINOV3, _LVD3, 90.3, "linear, ReaL"
+    ),
+    # from images and texts; accuracies: the papers'
+    "clip-b32": Weights("vit_base_patch32_clip_224.openai", "CLIP B/32", 87_849_728, _APACHE, _WIT, 63.2, "zero-shot"),
+    "clip-b16": Weights("vit_base_patch16_clip_224.openai", "CLIP B/16", 86_193_152, _APACHE, _WIT, 68.6, "zero-shot"),
+    "clip-l14": Weights(
+        "vit_large_patch14_clip_224.openai", "CLIP L/14", 303_966_976, _APACHE, _WIT, 75.3, "zero-shot"
+    ),
+    "siglip2-b16": Weights(
+        "vit_base_patch16_siglip_224.v2_webli", "SigLIP2 B/16", 92_884_224, _APACHE, _WEBLI, 78.2, "zero-shot"
     ),
     # the systems that the paper compares with: Kolesnikov et al. 2020, Xie et al. 2020
     "bit-r50x1": Weights("resnetv2_50x1_bit.goog_in21k_ft_in1k", "BiT-M R50x1", 25_549_352, _APACHE, _21K, 80.3),
