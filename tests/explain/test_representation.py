@@ -285,7 +285,7 @@ def test_a_survey_in_batches_is_the_mean_of_what_a_trace_tells(name):
 
 
 def test_singular_values_stop_where_they_are_known_well_enough(monkeypatch):
-    monkeypatch.setattr("vitreous.explain.analysis.depths.FEW_IMAGES", 4)
+    monkeypatch.setattr("vitreous.explain.analysis.depths.MAX_COSTLY_IMAGES", 4)
     model, images = tiny(), draw(9, 3, 16, 16)
     survey, short = Survey(model, 100), Survey(model, 100)
     for start in range(0, 9, 3):

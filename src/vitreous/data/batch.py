@@ -71,10 +71,10 @@ class Batch:
     def split(self, parts: int) -> list[Batch]:
         """Parts of nearly equal size; none is empty."""
 
-        def part(number: int) -> Batch:
+        def rows_of(number: int) -> Batch:
             return _mapped(self, lambda rows: rows.tensor_split(parts)[number])
 
-        return [part(number) for number in range(min(parts, len(self.index)))]
+        return [rows_of(number) for number in range(min(parts, len(self.index)))]
 
 
 def to_device(tensor: Tensor, device: torch.device) -> Tensor:

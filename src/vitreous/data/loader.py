@@ -172,7 +172,7 @@ class Loader:
         else:
             own, steps = slice(None), steps[self.world.rank_slice(len(steps))]
         tasks = [BatchTask(epoch, order[step * self.batch_size : (step + 1) * self.batch_size][own]) for step in steps]
-        yield from self._ahead(self._batch(one, epoch) for one in self._collated(tasks) if len(one.indices))
+        yield from self._prefetch(self._batch(one, epoch) for one in self._collated(tasks) if len(one.indices))
 
     def plain_batches(
         self, batch_size: int, order: Index | None = None, world: World = SINGLE_PROCESS
@@ -189,9 +189,9 @@ class Loader:
     def plain_rounds(self, batch_size: int, order: Index) -> Iterator[Batch | None]:
         """The same for each batch of the order; None where none of its images can be read."""
         tasks = [BatchTask(None, order[start : start + batch_size]) for start in range(0, len(order), batch_size)]
-        return self._ahead(self._batch(one, None) if len(one.indices) else None for one in self._collated(tasks))
+        return self._prefetch(self._batch(one, None) if len(one.indices) else None for one in self._collated(tasks))
 
-    def _ahead(self, items: Generator[Item]) -> Iterator[Item]:
+    def _prefetch(self, items: Generator[Item]) -> Iterator[Item]:
         """The items; where they are for another device, a thread makes the next while one is used."""
         if self._device.type == "cpu":
             yield from items

@@ -25,14 +25,14 @@ def rope_angles(rope: Rope, grid: Grid, prefix: int, head_width: int) -> Tensor:
     periods = rope.base ** (torch.arange(pairs, dtype=torch.float64) / pairs)
     if rope.bfloat16:
         periods = periods.bfloat16().double()
-    rows, columns = (_places(rope, grid, axis)[:, None] / periods for axis in (0, 1))
+    rows, columns = (_coordinates(rope, grid, axis)[:, None] / periods for axis in (0, 1))
     shape = (*grid, pairs)
     axes = [rows[:, None].expand(shape), columns[None].expand(shape)]
     angles = torch.cat(axes[::-1] if rope.columns_first else axes, dim=2).flatten(0, 1)
     return F.pad(angles, (0, 0, prefix, 0)).float()[None]
 
 
-def _places(rope: Rope, grid: Grid, axis: int) -> Tensor:
+def _coordinates(rope: Rope, grid: Grid, axis: int) -> Tensor:
     """p for each row, or column, of a grid."""
     cell = torch.arange(grid[axis], dtype=torch.float64)
     if rope.coordinates == "centres":

@@ -26,7 +26,7 @@ _ACTIVATIONS: dict[str, Mlp] = {
     "quick_gelu": "quick-gelu",
     "relu": "relu",
 }
-_ACTIVATION_NAMES = {ours: theirs for theirs, ours in _ACTIVATIONS.items()}
+_ACTIVATION_NAMES = {name: theirs for theirs, name in _ACTIVATIONS.items()}
 
 
 def _activation(described: Mapping[str, Any], usual: str, raw: RawCheckpoint) -> Mlp:

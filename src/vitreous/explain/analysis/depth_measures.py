@@ -81,7 +81,7 @@ class DepthMeasure:
         return model.measures[name] if self.value is None else self.value(model)
 
 
-LOOKS, IMAGES = "Where it looks", "What images' representations hold"
+ATTENTION_SECTION, REPRESENTATION_SECTION = "Where it looks", "What images' representations hold"
 
 DEPTH_MEASURES: dict[str, DepthMeasure] = {
     "attention_distance": DepthMeasure(
@@ -90,7 +90,7 @@ DEPTH_MEASURES: dict[str, DepthMeasure] = {
         "Low: from its neighbours, as texture needs.",
         "attention",  # (B, h), in pixels of the input
         lambda a: mean_distance(a.weights, cell_distances(a.grid, a.patch).to(a.weights)),
-        LOOKS,
+        ATTENTION_SECTION,
         as_percent=True,
         value=lambda m: tuple(tuple(head / max(m.shape.size) for head in t) for t in m.measures["attention_distance"]),
     ),
@@ -100,7 +100,7 @@ DEPTH_MEASURES: dict[str, DepthMeasure] = {
         "attention has collapsed into one map. 1: each has a place of its own.",
         "attention",
         lambda a: measures.mutual_information(a.weights),
-        LOOKS,
+        ATTENTION_SECTION,
     ),
     "attention_sinks": DepthMeasure(
         "attention sinks per image",
@@ -109,14 +109,14 @@ DEPTH_MEASURES: dict[str, DepthMeasure] = {
         "they are (Darcet et al. 2024, Vision Transformers Need Registers).",
         "attention",
         lambda a: attention_sinks(a.weights, 0).sum(dim=1).double(),
-        LOOKS,
+        ATTENTION_SECTION,
     ),
     "head_similarity": DepthMeasure(
         "likeness of heads",
         "Mean cosine similarity of two heads' attention. Near 1: the heads do the same work several times.",
         "attention",
         lambda a: measures.head_similarity(a.weights),
-        LOOKS,
+        ATTENTION_SECTION,
         row="likeness of two heads' attention",
     ),
     "query_similarity": DepthMeasure(
@@ -124,7 +124,7 @@ DEPTH_MEASURES: dict[str, DepthMeasure] = {
         "Mean cosine similarity of two patches' attention. Near 1 tells of collapse, as mutual information near 0.",
         "attention",
         lambda a: measures.query_similarity(a.weights).mean(dim=1),
-        LOOKS,
+        ATTENTION_SECTION,
         row="likeness of two places' attention",
     ),
     "depth_similarity": DepthMeasure(
@@ -132,7 +132,7 @@ DEPTH_MEASURES: dict[str, DepthMeasure] = {
         "cosine similarity of two layers' attention. A full block: layers that look at the same places.",
         "layers",
         measures.depth_similarity,
-        LOOKS,
+        ATTENTION_SECTION,
         plot="matrix",
         row="",
     ),
@@ -182,7 +182,7 @@ DEPTH_MEASURES: dict[str, DepthMeasure] = {
         "Effective rank of the images' mean tokens. High: images are told apart in many ways.",
         "features",
         lambda f: measures.effective_rank(measures.singular_values(f.depths.transpose(0, 1))),
-        IMAGES,
+        REPRESENTATION_SECTION,
         row="",
     ),
     "representation_rank": DepthMeasure(
@@ -190,7 +190,7 @@ DEPTH_MEASURES: dict[str, DepthMeasure] = {
         "Effective rank of what a classifier reads.",
         "features",
         lambda f: measures.effective_rank(f.singular_values),
-        IMAGES,
+        REPRESENTATION_SECTION,
         plot=None,
     ),
     "representation_spectrum": DepthMeasure(
@@ -198,7 +198,7 @@ DEPTH_MEASURES: dict[str, DepthMeasure] = {
         "Of what a classifier reads, natural logarithm, relative to the largest. A cliff: collapsed dimensions.",
         "features",
         lambda f: measures.log_spectrum(f.singular_values),
-        IMAGES,
+        REPRESENTATION_SECTION,
         plot="spectrum",
         row="",
     ),

@@ -38,7 +38,7 @@ from vitreous.model.trace import Trace
 from vitreous.model.vit import ViT
 from vitreous.weights.bundle import Bundle
 
-FEW_IMAGES = 64  # on which costly measures are taken
+MAX_COSTLY_IMAGES = 64  # on which costly measures are taken
 NOISE = 0.1  # root mean square of the noise, where black is 0 and white 1
 ELEMENTS = 2**24  # numbers that the attention of one layer may have in a batch
 
@@ -134,7 +134,7 @@ class Survey:
 
     def add(self, images: Tensor) -> None:
         """Take in a batch of images (B, C, H, W)."""
-        wanted = min(len(images), FEW_IMAGES - self.few)
+        wanted = min(len(images), MAX_COSTLY_IMAGES - self.few)
         trace = _Reading(self.model.config.patch, wanted)
         with torch.inference_mode():
             y = self.model.representation(images, trace=trace)
