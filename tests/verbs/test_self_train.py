@@ -306,7 +306,7 @@ def test_a_crash_while_labels_are_made_loses_nothing(place, whole, tmp_path, no_
 PROGRAM = """
 import vitreous, vitreous.training.train
 vitreous.training.train.write_run_page = lambda *_: None
-vitreous.self_train({labelled!r}, {unsorted!r}, out=out, rounds=2, epochs=4, workers=0, model="F/4@16",
+vitreous.self_train({labelled!r}, {unsorted!r}, out=out, rounds=2, epochs=4, workers=0, model="F/4@16", confidence=0.3,
     overrides={{"save_seconds": 0}})
 """
 
