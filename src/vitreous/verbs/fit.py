@@ -55,6 +55,8 @@ def closing_text(result: FitResult | PretrainResult, found: Sequence[str], use: 
 class Fit(RunOptions, FitRequest, Verb["FitResult"]):
     """Train a model on images, from scratch or from given weights.
 
+    To begin with: vitreous fit photos/ --budget 5m, where photos/ has one folder of images per class.
+
     If it is interrupted, repeat the same command: it resumes where it stopped.
     """
 

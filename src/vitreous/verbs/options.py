@@ -48,7 +48,7 @@ class RunOptions(WorkersOption, DeviceOption):
     """How a training uses the machine: nothing here changes its result."""
 
     out: str | Path | None = None
-    """RUN: The run folder. Default: runs/ and the name of the data."""
+    """FOLDER: The run folder. Default: runs/ and the name of the data."""
     fsdp: bool = False
     """Divide the weights among the processes that torchrun started (FSDP), rather than giving each a copy."""
     tensorboard: bool = False
