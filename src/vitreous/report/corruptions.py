@@ -70,14 +70,13 @@ def corruptions_page(content: CorruptionContent) -> str:
         groups=groups,
         corruptions=CORRUPTIONS,
         metrics=shown,
-        plots={
-            name: lines(
-                by_strength(name),
-                metric.title,
-                "strength",
-                percent="%" in metric.form,
-                unit_range=name == "top1",
+        plots=[
+            (
+                lines(
+                    by_strength(name), metric.title, "strength", percent="%" in metric.form, unit_range=name == "top1"
+                ),
+                metric.page_note or "Mean of the group's kinds; 0 is as it is.",
             )
             for name, metric in shown.items()
-        },
+        ],
     )
