@@ -9,6 +9,7 @@ import io
 import json
 import os
 import re
+import runpy
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
@@ -233,6 +234,22 @@ def datasets_page() -> str:
     return _filled("datasets.md", {"datasets": "\n".join(lines), "splits": "\n".join(splits)})
 
 
+def checkpoints_page() -> str:
+    """The page on checkpoints with the table of layouts, which tests/weights/test_layouts.py walks."""
+    rows = runpy.run_path(str(DOCS.parent / "tests" / "support" / "layouts.py"))["ROWS"]
+    layouts: dict[str, list[Any]] = {}
+    for row in rows:
+        layouts.setdefault(row.layout, []).append(row)
+    lines = ["| layout | in | out | features equal to | at another resolution |", "| --- | --- | --- | --- | --- |"]
+    for layout, same in sorted(layouts.items(), key=lambda pair: pair[0].lower()):
+        names = ", ".join(dict.fromkeys(f"`{row.model}`" for row in same))
+        judge = f"{same[0].by}: {names}" + (", whose own conversion reads the names" if same[0].names else "")
+        out, other = ("yes" if any(getattr(row, name) for row in same) else "no" for name in ("out", "other"))
+        lines.append(f"| {layout} | yes | {out} | {judge} | {other} |")
+    lines += ["", f"{len(rows)} models in all, with random weights at tiny sizes; the features differ by 1e-5 at most."]
+    return _filled("checkpoints.md", {"layouts": "\n".join(lines)})
+
+
 def evaluation_page() -> str:
     """The page on evaluation with what differs from ImageNet-C."""
     everywhere = (
@@ -268,6 +285,7 @@ def _recipes() -> str:
 
 
 PAGES = {
+    "checkpoints.md": checkpoints_page,
     "cli.md": command_line,
     "models.md": model_table,
     "glossary.md": glossary_page,

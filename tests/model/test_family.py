@@ -11,7 +11,7 @@ from support import tiny_conv
 from support.random_networks import SMALL_BIT, SMALL_EFFICIENTNET, kept_bytes, scrambled
 from support.random_networks import random_images as convolutional_images
 from support.tiny_conv import TinyConvConfig
-from support.variants import TINY, VARIANTS, random_images, random_model
+from support.variants import ENCODERS, TINY, VARIANTS, random_images, random_model
 from vitreous import UserError, ViT, ViTConfig, preset
 from vitreous.config.model import model_to_json, with_article
 from vitreous.model.family import (
@@ -172,9 +172,10 @@ def test_every_parameter_of_every_variant_has_a_role(subtests):
             assert model.parameter_groups().keys() == dict(model.named_parameters()).keys()
 
 
-def test_a_low_rank_change_is_folded_in():
-    model = random_model()
-    images, plain = random_images(model), random_model()
+@pytest.mark.parametrize("changes", [{}, *ENCODERS.values()], ids=["paper", *ENCODERS])
+def test_a_low_rank_change_is_folded_in(changes):
+    model = random_model(**changes)
+    images, plain = random_images(model), random_model(**changes)
     before = model(images)
     add_lora(model, 2, seed=3)
     torch.testing.assert_close(model(images), before)

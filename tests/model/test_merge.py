@@ -11,6 +11,7 @@ from support.random_networks import SMALL_BIT, kept_bytes, scrambled
 from support.variants import TINY, random_images, random_model
 from vitreous import UserError, ViT, ViTConfig
 from vitreous.config.model import preset
+from vitreous.config.rope import Rope
 from vitreous.model.family import count_activation_bytes, count_flops, count_forward_bytes, inference_batch
 from vitreous.model.merge import Merging, match
 from vitreous.model.network import MergesTokens, require
@@ -28,6 +29,8 @@ KINDS = {
     "an odd number of patches": {"merge": 3, "image_size": (20, 20)},
     "as many as there are": {"merge": 1000, "pool": "mean"},
     "a first sixth of the blocks that merges none": {"merge": 2, "depth": 7},
+    "rotary": {"merge": 3, "position": "none", "rope": Rope(), "registers": 2},
+    "rotary of cells": {"merge": 4, "rope": Rope(10000, "cells", (3, 3), 1, True, True), "pool": "mean"},
 }
 
 

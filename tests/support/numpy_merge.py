@@ -33,6 +33,11 @@ class NumpyMerging(NumpyViT):
         self.history.append([list(group) for group in self.groups])
         return z
 
+    def places(self, keep):
+        """Row and column of each token: a merged one is where its patches are in the mean."""
+        cells = self.cells(keep)[self.prefix :]
+        return [None] * self.prefix + [np.mean([cells[patch] for patch in group], axis=0) for group in self.groups]
+
     def sizes(self):
         return np.array([1] * self.prefix + [len(group) for group in self.groups])
 
@@ -43,10 +48,13 @@ class NumpyMerging(NumpyViT):
         heads, maps, keys = [], [], []
         for h in range(self.c.heads):
             q, k, v = (qkv[:, part * self.c.width + h * d : part * self.c.width + (h + 1) * d] for part in range(3))
+            keys.append(k)
+            if self.c.rope is not None:
+                places = self.places(keep)
+                q, k = (np.stack([self.turn(x, at) for x, at in zip(xs, places, strict=True)]) for xs in (q, k))
             A = softmax(q @ k.T / np.sqrt(d) + np.log(self.sizes()))
             heads.append(A @ v)
             maps.append(A)
-            keys.append(k)
         self.keys = np.mean(keys, axis=0)[self.prefix :]
         self.attention.append(np.stack(maps))
         return self.dense(np.concatenate(heads, axis=1), f"{name}.proj")

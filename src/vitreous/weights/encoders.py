@@ -5,118 +5,25 @@ CLIP (OpenAI's, OpenCLIP's and Hugging Face's names), SigLIP and SigLIP2, DINOv3
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import torch
 
-from vitreous.arguments import shown
-from vitreous.config.model import Mlp, ViTConfig
-from vitreous.config.rope import Rope
+from vitreous.config.model import ViTConfig
 from vitreous.errors import UserError
 from vitreous.weights.checkpoint import ParsedCheckpoint, RawCheckpoint
+from vitreous.weights.encoder_configs import (
+    clip_arguments,
+    describe_clip,
+    describe_dinov3,
+    describe_siglip,
+    dinov3_arguments,
+    plain_arguments,
+    siglip_arguments,
+)
 from vitreous.weights.layout import Encoder, parse_layout
 from vitreous.weights.mapping import JOINED, Q_AND_V, SPLIT_QKV, TABLE, TRANSPOSED, VECTOR, Rule, rename
 
 CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 HALF = (0.5, 0.5, 0.5)
-_ACTIVATIONS: dict[str, Mlp] = {
-    "gelu": "gelu",
-    "gelu_pytorch_tanh": "gelu-tanh",
-    "quick_gelu": "quick-gelu",
-    "relu": "relu",
-}
-_ACTIVATION_NAMES = {name: theirs for theirs, name in _ACTIVATIONS.items()}
-
-
-def _activation(described: Mapping[str, Any], usual: str, raw: RawCheckpoint) -> Mlp:
-    act = described.get("hidden_act") or usual
-    if act not in _ACTIVATIONS:
-        raise UserError(f"{raw.where}: config.json asks for hidden_act {shown(act)}, which is not known here.")
-    return _ACTIVATIONS[act]
-
-
-def _clip_arguments(described: Mapping[str, Any], raw: RawCheckpoint) -> dict[str, Any]:
-    # OpenAI's own files have these three numbers beside the weights, and QuickGELU
-    usual = "quick_gelu" if described or "input_resolution" in raw.tensors else "gelu"
-    return {
-        "num_heads": described.get("num_attention_heads"),
-        "img_size": described.get("image_size"),
-        "norm_eps": described.get("layer_norm_eps", 1e-5),
-        "mlp": _activation(described, usual, raw),
-    }
-
-
-def _siglip_arguments(described: Mapping[str, Any], raw: RawCheckpoint) -> dict[str, Any]:
-    return _clip_arguments(described, raw) | {
-        "norm_eps": described.get("layer_norm_eps", 1e-6),
-        "mlp": _activation(described, "gelu_pytorch_tanh", raw),
-    }
-
-
-_DINOV3_HEADS = {1280: 20, 4096: 32}  # H+ and 7B, which have other heads than such widths elsewhere
-
-
-def _dinov3_arguments(described: Mapping[str, Any], raw: RawCheckpoint) -> dict[str, Any]:
-    periods = raw.shapes.get("rope_embed.periods") or raw.shapes.get("backbone.rope_embed.periods")
-    width = next((shape[-1] for name, shape in raw.shapes.items() if name.endswith("cls_token") and shape), 0)
-    heads = described.get("num_attention_heads") or (width // (4 * periods[0]) if periods else _DINOV3_HEADS.get(width))
-    gated, act = described.get("use_gated_mlp"), described.get("hidden_act")
-    if gated and act != "silu":
-        raise UserError(f"{raw.where}: config.json asks for a gated MLP with hidden_act {shown(act)}, not known here.")
-    return {
-        "num_heads": heads,
-        "img_size": described.get("image_size"),
-        "norm_eps": described.get("layer_norm_eps", 1e-5),
-        "mlp": None if gated else _activation(described, "gelu", raw),
-        "init_values": described.get("layerscale_value"),
-        "biases": "all" if described.get("key_bias") else "q+v",
-        "rope": Rope(float(described.get("rope_theta", 100.0)), bfloat16=periods is not None),
-    }
-
-
-def _sizes(c: ViTConfig) -> dict[str, Any]:
-    """What Hugging Face's descriptions of all encoders say."""
-    height, width = c.image_size
-    return {
-        "hidden_size": c.width,
-        "intermediate_size": c.mlp_width,
-        "num_hidden_layers": c.depth,
-        "num_attention_heads": c.heads,
-        "num_channels": c.channels,
-        "image_size": height if height == width else [height, width],
-        "patch_size": c.patch,
-        "layer_norm_eps": c.norm_eps,
-        "dtype": "float32",
-    }
-
-
-def _describe_clip(c: ViTConfig) -> dict[str, Any]:
-    kind = "CLIPVisionModelWithProjection" if c.projection else "CLIPVisionModel"
-    act = _ACTIVATION_NAMES.get(c.mlp)
-    extra = {"architectures": [kind], "model_type": "clip_vision_model", "hidden_act": act}
-    return {**_sizes(c), **extra, **({"projection_dim": c.projection} if c.projection else {})}
-
-
-def _describe_siglip(c: ViTConfig) -> dict[str, Any]:
-    kind = {"architectures": ["SiglipVisionModel"], "model_type": "siglip_vision_model"}
-    return {**_sizes(c), **kind, "hidden_act": _ACTIVATION_NAMES.get(c.mlp)}
-
-
-def _describe_dinov3(c: ViTConfig) -> dict[str, Any]:
-    return {
-        **_sizes(c),
-        "architectures": ["DINOv3ViTModel"],
-        "model_type": "dinov3_vit",
-        "hidden_act": "silu" if c.mlp == "swiglu" else _ACTIVATION_NAMES.get(c.mlp),
-        "use_gated_mlp": c.mlp == "swiglu",
-        "layerscale_value": c.layer_scale,
-        "num_register_tokens": c.registers,
-        "rope_theta": 100.0 if c.rope is None else c.rope.base,
-        "query_bias": c.qkv_bias != "none",
-        "key_bias": c.qkv_bias == "all",
-        "value_bias": c.qkv_bias != "none",
-    }
 
 
 _TRANSFORMER = {  # of Hugging Face's CLIP and SigLIP
@@ -143,9 +50,99 @@ def _same_in_blocks(*modules: str) -> dict[str, str]:
     return {f"blocks.*.{name}": f"blocks.{{0}}.{name}" for name in modules}
 
 
+_HF_LAYER = "encoder.layer.{0}."
+_HF_VIT = (
+    *rename(
+        {
+            "cls_token": "embeddings.cls_token",
+            "pos_embed": "embeddings.position_embeddings",
+            "patch_embed.proj": "embeddings.patch_embeddings.projection",
+            "blocks.*.norm1": _HF_LAYER + "layernorm_before",
+            "blocks.*.norm2": _HF_LAYER + "layernorm_after",
+            "norm": "layernorm",
+        }
+    ),
+)
+_HF_VIT_BLOCK = rename(
+    {
+        "blocks.*.attn.proj": _HF_LAYER + "attention.output.dense",
+        "blocks.*.mlp.fc1": _HF_LAYER + "intermediate.dense",
+        "blocks.*.mlp.fc2": _HF_LAYER + "output.dense",
+    }
+)
+_HF_SCALES = rename({f"blocks.*.ls{i}.gamma": f"{_HF_LAYER}lambda_{i}" for i in (1, 2)})
+_HF_QKV = tuple(f"{_HF_LAYER}attention.attention.{x}" for x in ("query", "key", "value"))
 _OPENCLIP_LAYER = "transformer.resblocks.{0}."
 
 ENCODERS = (
+    *(
+        Encoder(
+            f"Hugging Face {title}",
+            ("embeddings.patch_embeddings.projection.weight",),
+            (*_HF_VIT, *_HF_VIT_BLOCK, Rule("blocks.*.attn.qkv", _HF_QKV, SPLIT_QKV)),
+            prefixes=("", f"{prefix}."),
+            outer=(*rename({"head": "classifier"}),),
+            model_types=(kind,),
+            by_type=True,
+            ignored={"the pooler": r".*pooler\..*", "the mask token": r".*mask_token"},
+            arguments=plain_arguments,
+            fields={"position_resampling": "bicubic-plain"},
+            resize="stretch",
+        )
+        for title, kind, prefix in (("I-JEPA", "ijepa", "ijepa"), ("ViTMSN", "vit_msn", "vit"))
+    ),
+    Encoder(
+        "Hugging Face BEiT",
+        ("encoder.layer.0.lambda_1", "encoder.layer.0.attention.attention.query.weight"),
+        (
+            *_HF_VIT,
+            *_HF_VIT_BLOCK,
+            *_HF_SCALES,
+            Rule("blocks.*.attn.qkv.weight", tuple(f"{name}.weight" for name in _HF_QKV), SPLIT_QKV),
+            Rule("blocks.*.attn.qkv.bias", (f"{_HF_QKV[0]}.bias", f"{_HF_QKV[2]}.bias"), Q_AND_V),
+            Rule(
+                "blocks.*.attn.rel_pos.relative_position_bias_table",
+                (_HF_LAYER + "attention.attention.relative_position_bias.relative_position_bias_table",),
+            ),
+            *rename({"fc_norm": "pooler.layernorm"}),
+        ),
+        prefixes=("beit.", "data2vec_vision.", ""),
+        outer=(*rename({"head": "classifier"}),),
+        model_types=("beit", "data2vec-vision"),
+        ignored={"the mask token": r".*mask_token", "the numbers of the offsets": r".*relative_position_index"},
+        arguments=plain_arguments,
+        mean=HALF,
+        std=HALF,
+        resize="stretch",
+    ),
+    Encoder(
+        "Hugging Face InternViT",
+        ("encoder.layer.0.lambda_1", "encoder.layer.0.attention.projection_layer.weight"),
+        (
+            *_HF_VIT,
+            *_HF_SCALES,
+            Rule("blocks.*.attn.qkv", tuple(f"{_HF_LAYER}attention.{x}_proj" for x in "qkv"), SPLIT_QKV),
+            *rename(
+                {
+                    "blocks.*.attn.proj": _HF_LAYER + "attention.projection_layer",
+                    "blocks.*.mlp.fc1": _HF_LAYER + "mlp.fc1",
+                    "blocks.*.mlp.fc2": _HF_LAYER + "mlp.fc2",
+                }
+            ),
+        ),
+        prefixes=("", "vision_tower.", "model.vision_tower."),
+        model_types=("internvl_vision", "internvl"),
+        ignored={"the language model": r".*(language_model|multi_modal_projector|lm_head)\..*"},
+        arguments=lambda described, raw: (
+            plain_arguments(described, raw)
+            | {
+                "norm_eps": described.get("layer_norm_eps", 1e-6),
+                "biases": "all",
+            }
+        ),
+        fields={"position_resampling": "bicubic-plain"},
+        resize="stretch",
+    ),
     Encoder(
         "Hugging Face CLIP",
         ("pre_layrnorm.weight", "embeddings.patch_embedding.weight"),
@@ -158,11 +155,11 @@ ENCODERS = (
         outer=(Rule("projection.weight", ("visual_projection.weight",)),),
         model_types=("clip_vision_model", "clip", "metaclip_2", "metaclip_2_vision_model"),
         ignored=_TOWERS,
-        arguments=_clip_arguments,
+        arguments=clip_arguments,
         fields={"position_resampling": "bicubic-plain"},
         mean=CLIP_MEAN,
         std=CLIP_STD,
-        describe=_describe_clip,
+        describe=describe_clip,
     ),
     Encoder(
         "Hugging Face SigLIP",
@@ -191,12 +188,12 @@ ENCODERS = (
             f"head.attention.in_proj_{kind}": (f"head.attention.q_{kind}", f"head.attention.kv_{kind}")
             for kind in ("weight", "bias")
         },
-        arguments=_siglip_arguments,
+        arguments=siglip_arguments,
         fields={"position_resampling": "bicubic-plain"},
         mean=HALF,
         std=HALF,
         resize="stretch",
-        describe=_describe_siglip,
+        describe=describe_siglip,
     ),
     Encoder(
         "OpenCLIP",
@@ -226,7 +223,7 @@ ENCODERS = (
         ignored={
             "the text tower": r"(?!visual\.).*",  # whatever is beside the vision tower
         },
-        arguments=_clip_arguments,
+        arguments=clip_arguments,
         mean=CLIP_MEAN,
         std=CLIP_STD,
         note="its tensors do not say which GELU it has",
@@ -259,9 +256,9 @@ ENCODERS = (
         ),
         model_types=("dinov3_vit",),
         ignored={"the mask token": r".*mask_token"},
-        arguments=_dinov3_arguments,
+        arguments=dinov3_arguments,
         resize="stretch",
-        describe=_describe_dinov3,
+        describe=describe_dinov3,
         unread=lambda c: {
             "embeddings.mask_token": torch.zeros(1, 1, c.width),
             "embeddings.register_tokens": torch.zeros(1, 0, c.width),
@@ -287,14 +284,30 @@ ENCODERS = (
             "the mask of the biases": r".*\.bias_mask",
             "what pre-training needs": r".*(local_cls_norm|projectors)\..*|(?:.*\.)?(dino_head|ibot_head)\..*",
         },
-        arguments=_dinov3_arguments,
+        arguments=dinov3_arguments,
         resize="stretch",
     ),
 )
 
 
+_NOT_OPENED = {  # by Hugging Face's model_type, and what can be used instead
+    "siglip2": "takes images of any shape (NaFlex) and cannot be opened; SigLIP2 of a fixed size can, such as "
+    "google/siglip2-base-patch16-224",
+    "aimv2": "has RMSNorm and cannot be opened; SigLIP2 or DINOv3 of the same size can",
+    "radio": "has positions that are cropped from a larger table and cannot be opened; DINOv3 or SigLIP2 can",
+    "sapiens2": "has fewer heads of keys than of queries and cannot be opened; DINOv3 can",
+    "dinov3_convnext": "is a ConvNeXt and cannot be opened; DINOv3's Vision Transformers can",
+    "tipsv2": "in Hugging Face's layout cannot be opened; timm's vit_*_tipsv2 can",
+}
+
+
 def read_encoder(raw: RawCheckpoint) -> ParsedCheckpoint | None:
+    kind = (raw.config or {}).get("model_type")
+    if isinstance(kind, str) and (instead := _NOT_OPENED.get(kind.removesuffix("_vision_model"))):
+        raise UserError(f"{raw.where}: a model of type {kind!r} {instead}.")
     for encoder in ENCODERS:
+        if encoder.by_type and kind not in encoder.model_types:
+            continue
         for prefix in encoder.prefixes:
             if all(prefix + mark in raw.tensors for mark in encoder.marks):
                 return parse_layout(encoder, prefix, raw)

@@ -93,10 +93,9 @@ _KNOWN_NAMES = {
     "a convolutional network or a hybrid of another kind": (
         *("conv1.", "conv_root", "conv_stem", "bn1.", "patch_embed.backbone."),
     ),
-    "one with a LayerNorm before its blocks such as CLIP or Perception Encoder, which cannot be opened": ("norm_pre.",),
-    "CLIP or SigLIP, which cannot be opened": ("vision_model.embeddings.", "visual.transformer.", "text_model."),
+    "the text tower of CLIP or SigLIP, without that for images": ("text_model.", "ln_final."),
     "a Swin Transformer, which cannot be opened": ("relative_position_index", "layers.0.blocks.0.attn"),
-    "one with rotary positions such as EVA-02 or DINOv3, which cannot be opened": ("rope", "periods"),
+    "one with rotary positions whose frequencies are learned, which cannot be opened": ("rope.freqs",),
 }
 """Models that cannot be opened, by parts of their tensors' names."""
 
@@ -126,8 +125,8 @@ def _unknown(raw: RawCheckpoint) -> UserError:
             )
     what = _known_kind(names)
     return UserError(
-        f"{raw.where}: not a Vision Transformer of timm, Hugging Face, Google, DeiT, DINO, DINOv2 or MAE, a BiT or an "
-        "EfficientNet"
+        f"{raw.where}: not a Vision Transformer of timm, Hugging Face, Google, DeiT, DINO, DINOv2, DINOv3, MAE, CLIP "
+        "or SigLIP, a BiT or an EfficientNet"
         f"{f', but by its tensors {what}' if what else ''} (its first tensors: {', '.join(names[:3]) or 'none'}); "
         "give another file."
     )

@@ -34,6 +34,7 @@ class Encoder:
     prefixes: tuple[str, ...] = ("",)  # one of these comes before all names but those of `outer`
     outer: tuple[Rule, ...] = ()  # for tensors outside the prefix
     model_types: tuple[str, ...] = ()  # of Hugging Face's config.json; the first is written
+    by_type: bool = False  # whether only config.json tells it from others with such names
     ignored: Mapping[str, str] = field(default_factory=dict)  # what else may be there: what it is, a regular expression
     packed: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """Tensors that hold q and, below it, k and v, and the two names that the rules have for these."""
@@ -95,7 +96,10 @@ def parse_layout(encoder: Encoder, prefix: str, raw: RawCheckpoint) -> ParsedChe
     if empty:
         ignored["empty tensors"] = empty
     sizes = {"hidden_size": config.width, "num_hidden_layers": config.depth, "patch_size": config.patch}
-    check_agreement(raw.where, {name: (described.get(name), value) for name, value in sizes.items()})
+    stated = {name: described.get(name) for name in sizes}
+    if isinstance(stated["patch_size"], list):
+        stated["patch_size"] = stated["patch_size"][0]
+    check_agreement(raw.where, {name: (stated[name], value) for name, value in sizes.items()})
     channels = config.channels
     mean, std = (values if channels == 3 else (sum(values) / 3,) * channels for values in (encoder.mean, encoder.std))
     usual = Preprocess(config.image_size, mean, std, encoder.crop, "bicubic", encoder.resize)  # type: ignore[arg-type]
