@@ -62,6 +62,7 @@ MISTAKES = {
     "objective.keep_schedule=[[0.5,2]]": " 1.",
     "epochs=3": "budget",
     "seed=3": "seed",
+    "accumulate=2": "micro_batch",
     "model.image_size=[64,64]": "image_size",
     "model.classes=3": "",
     "preprocess.mean=[0,0,0]": "preprocess",
