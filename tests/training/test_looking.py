@@ -117,6 +117,16 @@ def test_what_is_cold_at_first_does_not_count_for_every_image():
     assert estimate.plan.val + estimate.plan.test > 45  # in a quarter of the time, 15 s
 
 
+def test_images_that_are_processed_again_cost_what_they_cost():
+    machine = FakeDeadline(100, lambda seen: 0.5)
+    estimate = ImageEstimate(ImageWork(40, 0, 0, 1), machine, lambda text: None)
+    for _ in range(2):
+        estimate.restart()
+        _, tried = features_in_time(machine.look, loader(), 4, 0, count=None, estimate=estimate)
+        assert tried == 40
+        assert machine.seconds_per_image == pytest.approx(0.5)
+
+
 def test_looking_around_ends_as_soon_as_enough_is_known():
     machine = FakeDeadline(20, lambda seen: 0.2)
     estimate = ImageEstimate(ImageWork(0, 40, 400, 2), machine, lambda text: None)

@@ -161,9 +161,14 @@ class ImageEstimate:
 
     def __init__(self, work: ImageWork, deadline: Deadline, message: Callable[[str], None], fit: float = 0.0) -> None:
         self.work, self.deadline, self.message, self.fit = work, deadline, message, fit
-        self.began, self._announced = deadline.now(), False
-        self._warm = 0, self.began  # images seen when all was warm, and when that was
         self.plan: ImagePlan
+        self._announced = False
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget the images that were processed: others come in their place."""
+        self.began = self.deadline.now()
+        self._warm = 0, self.began  # images seen when all was warm, and when that was
 
     def judge(self, seen: int, last: bool = False) -> bool:
         """Whether enough is known after so many images; `last`: there are no more, so it must be."""
