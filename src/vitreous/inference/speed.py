@@ -56,13 +56,16 @@ def _calls_per_second(call: Callable[[], object], seconds: float) -> float:
     return calls / passed if passed else float("inf")
 
 
-def core_wait(seconds: float = 0.05) -> float:
+def core_wait(rounds: int = 5, seconds: float = 0.02) -> float:
     """How many times as long as its processor time the work of one thread takes just now: 1 if no other process wants
-    its core. seconds: of processor time."""
-    start, used = time.perf_counter(), time.thread_time()
-    while (spent := time.thread_time() - used) < seconds:
-        pass
-    return max(1.0, (time.perf_counter() - start) / spent)
+    its core. The median of several rounds of so many seconds of processor time."""
+    found = []
+    for _ in range(rounds):
+        start, used = time.perf_counter(), time.thread_time()
+        while (spent := time.thread_time() - used) < seconds:
+            pass
+        found.append((time.perf_counter() - start) / spent)
+    return max(1.0, float(np.median(found)))
 
 
 def measure_latency(engine: Engine, batch: int, *, calls: int = 200, seconds: float = 5.0) -> tuple[float, float]:
