@@ -55,7 +55,7 @@ class Int8Accuracy:
     labelled: bool = True  # False: the labels are float32's own predictions, so that all of these are correct
 
     def __str__(self) -> str:
-        where = f"{self.images:,} held-out images"
+        where = f"{self.images:,} images"
         if not self.labelled:
             return f"on {self.int8:.2%} of {where} without labels int8 has the label of float32"
         return f"accuracy {self.int8:.2%} in int8, {self.fp32:.2%} in float32, on {where}"
@@ -180,7 +180,7 @@ def engine_card(metadata: EngineMetadata) -> str:
     ]
     if accuracy is not None:
         control = "; the costliest operations stayed in float32" if metadata.accuracy_control else ""
-        paragraphs.append(f"Quantized: {accuracy}{control}.")
+        paragraphs.append(f"Measured on images that decided nothing in the conversion: {accuracy}{control}.")
     if metadata.labels:
         some = ", ".join(map(code, metadata.labels[:20])) + (", ..." if len(metadata.labels) > 20 else "")
         paragraphs.append(f"{len(metadata.labels)} classes: {some}.")

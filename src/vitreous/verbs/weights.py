@@ -299,7 +299,7 @@ class Export(Verb[Path]):
             )
             if (accuracy := metadata.accuracy) is not None:
                 kept = "; the costliest operations stayed in float32" if metadata.accuracy_control else ""
-                print(f"int8: {accuracy}{kept}")
+                print(f"int8, on held-out images: {accuracy}{kept}")
         print(f"open it: {open_with.format(out=place, auto=auto)}")
 
 
