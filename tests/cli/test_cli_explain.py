@@ -223,8 +223,8 @@ def test_mistakes(subtests, capsys, bundle, images, tmp_path):
 
 NOT_THEIRS = {
     "explain": ["--masks m", "--data d", "--count 3", "--split test"],
-    "walkthrough": ["--method rollout", "--target red", "--json", "--save-arrays", "--masks m"],
-    "reconstruct": ["--preprocess crop=1", "--json", "--layer 1"],
+    "walkthrough": ["--method rollout", "--target red", "--save-arrays", "--masks m"],
+    "reconstruct": ["--preprocess crop=1", "--layer 1"],
     "plot-weights": ["image.png", "--masks m", "--save-arrays", "--method rollout", "--query 1,2"],
     "score-explanations": ["more-data", "--layer 99", "--target zz", "--out x", "--head 1"],
 }

@@ -173,23 +173,16 @@ class BiasMeasure(NamedTuple):
     value: Callable[[Bias], float | None]
 
 
-def _of(effect: Callable[[Bias], Effect | None], metric: str) -> Callable[[Bias], float | None]:
-    return lambda bias: getattr(effect(bias), metric, None)
-
-
-def _at(name: str, at: float) -> Callable[[Bias], Effect | None]:
-    """Of a perturbation, or of shifts, the effect at this strength."""
+def _at(name: str, at: float, metric: str) -> Callable[[Bias], float | None]:
+    """What a perturbation, or a shift, of this strength does."""
     return lambda bias: next(
-        (one for one in (bias.shifts.curve if name == "shifts" else bias.effects.get(name, ())) if one.at == at), None
+        (
+            getattr(effect, metric)
+            for effect in (bias.shifts.curve if name == "shifts" else bias.effects.get(name, ()))
+            if effect.at == at
+        ),
+        None,
     )
-
-
-def _within(bias: Bias) -> Effect | None:
-    return bias.shifts.within
-
-
-def _whole(bias: Bias) -> Effect | None:
-    return bias.shifts.whole
 
 
 BIAS_MEASURES = (
@@ -210,7 +203,7 @@ BIAS_MEASURES = (
             f"moved by {pixels} pixel{'s' * (pixels > 1)}: same prediction",
             True,
             "Of the model's input, so it compares models with inputs of one size. High: it ignores place.",
-            _of(_at("shifts", pixels), "same"),
+            _at("shifts", pixels, "same"),
         )
         for pixels in PIXELS
     ),
@@ -219,31 +212,31 @@ BIAS_MEASURES = (
         True,
         "Mean of shifts by less than the model's own patch. High: it matters little where the grid of patches falls. "
         "With another patch these are other distances: to compare models, take the rows of fixed pixels.",
-        _of(_within, "same"),
+        lambda b: getattr(b.shifts.within, "same", None),
     ),
     BiasMeasure(
         "moved by whole patches: same prediction",
         True,
         "High: it knows things wherever they are. Higher than within a patch: the grid of patches is what disturbs.",
-        _of(_whole, "same"),
+        lambda b: getattr(b.shifts.whole, "same", None),
     ),
     BiasMeasure(
         "moved within a patch: probability that changes class",
         True,
         "As above, but it notices changes that do not turn a prediction.",
-        _of(_within, "moved"),
+        lambda b: getattr(b.shifts.within, "moved", None),
     ),
     BiasMeasure(
         "moved within a patch: likeness of features",
         False,
         "Cosine similarity. 1: the features do not notice the move.",
-        _of(_within, "likeness"),
+        lambda b: getattr(b.shifts.within, "likeness", None),
     ),
     BiasMeasure(
         "moved by whole patches: likeness of features",
         False,
         "The same for moves that keep the patches as they are.",
-        _of(_whole, "likeness"),
+        lambda b: getattr(b.shifts.whole, "likeness", None),
     ),
     BiasMeasure(
         "attention distance, of the longer side",
@@ -261,19 +254,19 @@ BIAS_MEASURES = (
         "shuffled in 2 x 2 pieces: same prediction",
         True,
         "High: the places of large parts say little, as in a bag of features.",
-        _of(_at("shuffled", 2), "same"),
+        _at("shuffled", 2, "same"),
     ),
     BiasMeasure(
         "shuffled in 4 x 4 pieces: same prediction",
         True,
         "The same for smaller parts: what is left is texture and colour.",
-        _of(_at("shuffled", 4), "same"),
+        _at("shuffled", 4, "same"),
     ),
     BiasMeasure(
         "shuffled in 2 x 2 pieces: likeness of features",
         False,
         "Cosine similarity of the features. 1: they do not notice the shuffling.",
-        _of(_at("shuffled", 2), "likeness"),
+        _at("shuffled", 2, "likeness"),
     ),
     BiasMeasure(
         "low frequencies needed",
