@@ -250,7 +250,7 @@ def test_evaluate_under_corruptions(capsys, bundle, images):
     assert "procedural" not in out  # --json and the page say what differs
     check_mistake(capsys, (*words, "--severities", "6"), "--severities 6: ", "1", "5")
     check_mistake(capsys, (*words, "--out", "a.csv"), "out=a.csv: ", "corruptions")
-    check_mistake(capsys, ("evaluate", bundle, str(images), "--count", "3"), "count=3: ", "corruptions")
+    check_mistake(capsys, ("evaluate", bundle, str(images), "--seed", "3"), "seed=3: ", "count")
 
 
 def test_evaluate_as_json(capsys, bundle, images):
