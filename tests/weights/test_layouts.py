@@ -11,7 +11,12 @@ import transformers as hf
 from safetensors.torch import save_file
 from timm.models import eva, vision_transformer
 
-from support.layouts import ROWS
+from support.layouts import HF, ROWS
+from support.tiny_models import LABELS, preprocess_for, random_model
+from vitreous import UserError
+from vitreous.config.rope import Rope
+from vitreous.weights.adapt import adapt
+from vitreous.weights.bundle import Bundle
 from vitreous.weights.formats import write_weights
 from vitreous.weights.source import open_weights
 
@@ -23,7 +28,7 @@ def randomise(model):
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             one = 1.0 if name.endswith("weight") and parameter.ndim == 1 else 0.0
-            spread = 0.02 if parameter.ndim == 1 else min(0.2, parameter[0].numel() ** -0.5)
+            spread = 0.02 if parameter.ndim < 2 else min(0.2, parameter[0].numel() ** -0.5)
             parameter.copy_(one + torch.randn(parameter.shape) * spread)
     return model.eval()
 
@@ -174,3 +179,44 @@ def test_features_are_those_of_its_makers(row, tmp_path):
         else:
             theirs = timm.create_model(f"local-dir:{out}", pretrained=True).eval()(batches[0])
         torch.testing.assert_close(theirs, bundle.model(batches[0]), rtol=0, atol=MOST * max(1.0, theirs.abs().max()))
+
+
+TEXT = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64, "vocab_size": 99}
+
+
+@pytest.mark.parametrize("kind", ["CLIP", "Siglip"])
+def test_the_vision_tower_of_a_whole_model(kind, tmp_path):
+    """Its features are what the text tower is compared with; the text tower is ignored, and that is said."""
+    more = {"projection_dim": 12} if kind == "CLIP" else {}
+    config = getattr(hf, f"{kind}Config")(vision_config=HF, text_config=TEXT, **more)
+    model = randomise(getattr(hf, f"{kind}Model")(config))
+    model.save_pretrained(tmp_path / "theirs")
+    bundle = open_weights(tmp_path / "theirs")
+    images = torch.randn(2, 3, 32, 32)
+    with torch.inference_mode():
+        found = model.get_image_features(pixel_values=images)
+        expected = getattr(found, "pooler_output", found)
+        torch.testing.assert_close(bundle.model(images), expected, rtol=0, atol=MOST)
+    assert any("text tower" in note for note in bundle.notes)
+    classifier, _ = adapt(bundle.model, bundle.preprocess, classes=3, image_size=48)
+    assert classifier(torch.randn(1, 3, 48, 48)).shape == (1, 3)
+    assert not classifier.config.projection
+
+
+@pytest.mark.parametrize("kind", ["Aimv2Vision", "Siglip2Vision", "Sapiens2"])
+def test_what_is_not_opened_is_called_by_its_name(kind, tmp_path):
+    model_type = getattr(hf, f"{kind}Config").model_type
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
+    save_file({"embeddings.patch_embedding.weight": torch.zeros(4, 4)}, tmp_path / "model.safetensors")
+    with pytest.raises(UserError, match=model_type):
+        open_weights(tmp_path)
+
+
+def test_an_encoder_that_a_format_cannot_express_is_refused(tmp_path):
+    """Nothing is written where reading it back would give another model."""
+    for changes in ({"norm_pre": True, "patch_bias": True}, {"position": "none", "rope": Rope(bfloat16=True)}):
+        model = random_model(**changes)
+        bundle = Bundle(model, preprocess_for(model), LABELS[: model.config.classes])
+        with pytest.raises(UserError):
+            write_weights(tmp_path / "out", bundle, "huggingface")
+        assert not (tmp_path / "out").exists()

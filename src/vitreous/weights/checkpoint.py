@@ -110,6 +110,9 @@ class ParsedCheckpoint:
     heads_assumed: bool = False  # the number of heads is the usual one for the width
     notes: tuple[str, ...] = ()  # further remarks for the user
     tensors: Mapping[str, Tensor] = field(default_factory=dict)  # made from the file's, in their place or beside them
+    replaced: tuple[
+        str, ...
+    ] = ()  # names of the file's that `tensors` were made from, and that are not used themselves
 
     def apply_description(
         self, raw: RawCheckpoint, file: str, read: Callable[[], Preprocess] | None, names: Sequence[str], key: str

@@ -80,9 +80,7 @@ def parse_layout(encoder: Encoder, prefix: str, raw: RawCheckpoint) -> ParsedChe
             ignored[what] = names
     unpacked = _unpack(encoder, prefix, raw.tensors)
     packed = [prefix + name for name in encoder.packed if prefix + name in raw.tensors]
-    if packed:
-        ignored["packed tensors, which are split"] = packed
-    left_out = {name for names in ignored.values() for name in names}
+    left_out = {*packed, *(name for names in ignored.values() for name in names)}
     rules = encoder.all_rules(prefix, encoder.is_gated(prefix, raw.tensors))
     arguments = {name: value for name, value in encoder.arguments(described, raw).items() if value is not None}
     mlp = arguments.pop("mlp", None)
@@ -112,6 +110,7 @@ def parse_layout(encoder: Encoder, prefix: str, raw: RawCheckpoint) -> ParsedChe
         ignored_keys=ignored,
         heads_assumed=assumed,
         tensors=unpacked,
+        replaced=tuple(packed),
         notes=tuple(f"{note}; taken for {config.mlp}" for note in notes),
     )
     return with_description(raw, parsed)

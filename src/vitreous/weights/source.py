@@ -136,7 +136,7 @@ def _open_checkpoint(
     raw = read_raw(path, size, heads, entry)
     found = parse_checkpoint(raw)
     _check_heads(found.config, heads, raw.where)
-    ignored = {name for names in found.ignored_keys.values() for name in names}
+    ignored = {*found.replaced, *(name for names in found.ignored_keys.values() for name in names)}
     tensors = {name: tensor for name, tensor in raw.tensors.items() if name not in ignored} if ignored else raw.tensors
     tensors = {**tensors, **found.tensors}
     model = build_model(found.config, tensors, raw.where, rules=found.rules, copy=False, advice=misfit_advice(raw))
