@@ -14,9 +14,9 @@ from vitreous.config.train import Optimizer, Training
 from vitreous.distributed.world import World
 from vitreous.inference import memory_needs as needs
 from vitreous.model.family import count_forward_bytes, count_parameters
-from vitreous.training.memory_needs import check_training_memory, training_bytes
 from vitreous.training.parallel import count_parts
 from vitreous.training.recipes.supervised import DatasetStats, paper_pretrain
+from vitreous.training.step import check_training_memory, training_bytes
 from vitreous.weights.bundle import Bundle
 
 

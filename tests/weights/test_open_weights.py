@@ -223,7 +223,7 @@ def test_text_that_cannot_be_read(subtests):
 
 def test_the_real_weights_are_recognised(shared_data):
     found = open_weights(shared_data / "vit_ti16_augreg_in21k_ft_in1k.safetensors")
-    assert found.notes[0].endswith("vit_ti16_augreg_in21k_ft_in1k.safetensors: timm ViT-Ti/16, 224, 1000 classes")
+    assert found.notes[0].endswith("vit_ti16_augreg_in21k_ft_in1k.safetensors: timm ViT-Ti/16, 224, 1,000 classes")
     assert found.model.config == preset("Ti/16")
     assert len(found.labels) == 1000
     assert sum(parameter.numel() for parameter in found.model.parameters()) == 5_717_416

@@ -192,7 +192,8 @@ class Labelled:
 
     def _open_validation(self, context: Context, opened: Opened, subsets: dict[Split, int]) -> Loader:
         source = self._subset(context, opened, subsets, "val")
-        return context.keep_open(evaluation_loader(source, opened.training, context.runtime.workers, context.world))
+        loader = evaluation_loader(source, opened.training, context.runtime.workers, context.world)
+        return context.loaders.enter_context(closing(loader))
 
     def _fit_classifier(
         self, context: Context, opened: Opened, loader: Loader, network: Network, subsets: dict[Split, int]

@@ -36,19 +36,11 @@ class TrainingContext(Generic[RequestT]):
     request: RequestT
     folder: Path
     runtime: Runtime
+    world: World
     callbacks: Callbacks
     meter: Meter
     deadline: Deadline | None  # None without a budget, and in a training that is resumed: what was planned stays so
-    loaders: ExitStack  # closes the loaders, whose processes then end
-
-    @property
-    def world(self) -> World:
-        return self.runtime.world
-
-    def keep_open(self, loader: Loader) -> Loader:
-        """The loader, closed when the training has ended."""
-        self.loaders.callback(loader.close)
-        return loader
+    loaders: ExitStack  # closes what enters it when the training has ended
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -35,13 +35,12 @@ from vitreous.training.folder import (
     training_to_json,
 )
 from vitreous.training.loop import Loop, Outcome, check_tensorboard, tracked
-from vitreous.training.memory_needs import check_training_memory
 from vitreous.training.method import Method, Opened, RequestT, Result, Start, TrainingContext
 from vitreous.training.page import restore_run_page, write_run_page
 from vitreous.training.request import FitRequest, PretrainRequest
 from vitreous.training.result import FitResult, PretrainResult, read_result
 from vitreous.training.start import Runtime, open_consistent, training_loader
-from vitreous.training.step import StepSchedule
+from vitreous.training.step import StepSchedule, check_training_memory
 from vitreous.weights.bundle import Bundle, load_bundle, save_bundle
 from vitreous.weights.seen_images import SeenImages, find_seen_images
 
@@ -69,7 +68,7 @@ def train(
         deadline = None if request.budget is None else Deadline(request.budget, method.writing_seconds, meter, world)
         if not world.is_main:
             callbacks = Callbacks(should_stop=callbacks.should_stop, started=callbacks.started)
-        context = TrainingContext(request, folder, runtime, callbacks, meter, deadline, loaders)
+        context = TrainingContext(request, folder, runtime, world, callbacks, meter, deadline, loaders)
         saved = None if overwrite else world.on_main(lambda: _open_folder(request, folder))
         if saved is not None and (result := world.on_main(lambda: _finished(context, method, saved))):
             return result
@@ -83,7 +82,8 @@ def train(
         resumed = world.on_main(lambda: lock_run_folder(folder, saved, held, callbacks.message, overwrite))
         _report_start(context, opened, resumed=saved is not None)
         seen = world.on_main(lambda: _find_seen_images(context, opened, method.keep_last))
-        loader = context.keep_open(training_loader(opened.data.train, opened.training, runtime.workers, world))
+        loader = training_loader(opened.data.train, opened.training, runtime.workers, world)
+        loaders.enter_context(closing(loader))
         start = method.start(context, opened, loader, saved, resumed)
         opened = replace(opened, training=start.training)
         meter.end_stage("start")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -139,7 +140,9 @@ def _evaluation(context: Context, opened: Opened, count: int) -> Evaluate:
     data, training, world = opened.data, opened.training, context.world
     asked, device = draw_images(data.splits["val"], count, training.seed), context.world.device
     if not data.classes:
-        loader = context.keep_open(evaluation_loader(asked, training, context.runtime.workers, world))
+        loader = context.loaders.enter_context(
+            closing(evaluation_loader(asked, training, context.runtime.workers, world))
+        )
         return lambda objective: objective.evaluate((batch.to(device) for batch in loader.batches()), world)
     known, asking = (
         Loader(source, training.preprocess, batch_size=100, unreadable_limit=1.0, world=world)

@@ -94,10 +94,10 @@ def parse_layout(encoder: Encoder, prefix: str, raw: RawCheckpoint) -> ParsedChe
     if empty:
         ignored["empty tensors"] = empty
     sizes = {"hidden_size": config.width, "num_hidden_layers": config.depth, "patch_size": config.patch}
-    stated = {name: described.get(name) for name in sizes}
-    if isinstance(stated["patch_size"], list):
-        stated["patch_size"] = stated["patch_size"][0]
-    check_agreement(raw.where, {name: (stated[name], value) for name, value in sizes.items()})
+    shown_sizes = {name: described.get(name) for name in sizes}
+    if isinstance(shown_sizes["patch_size"], list):
+        shown_sizes["patch_size"] = shown_sizes["patch_size"][0]
+    check_agreement(raw.where, {name: (shown_sizes[name], value) for name, value in sizes.items()})
     channels = config.channels
     mean, std = (values if channels == 3 else (sum(values) / 3,) * channels for values in (encoder.mean, encoder.std))
     usual = Preprocess(config.image_size, mean, std, encoder.crop, "bicubic", encoder.resize)  # type: ignore[arg-type]

@@ -30,11 +30,10 @@ from vitreous.studies.requests import CompareRequest
 from vitreous.training.folder import RESULT, read_config, training_to_json
 from vitreous.training.labelled import Labelled, SharedValidation
 from vitreous.training.loop import DivergedError
-from vitreous.training.memory_needs import check_training_memory
 from vitreous.training.request import FitRequest
 from vitreous.training.result import FitResult
 from vitreous.training.start import choose_training, split_for
-from vitreous.training.step import StepSchedule, training_work
+from vitreous.training.step import StepSchedule, check_training_memory, training_work
 from vitreous.weights.bundle import Bundle, weights_digest
 
 RECIPE = "plain"  # the one recipe for every model: nothing in it can only be done by some networks

@@ -53,10 +53,10 @@ from vitreous.studies.self_train.result import (
 from vitreous.training.deadline import Deadline
 from vitreous.training.folder import REPORT, RESULT, DataIdentity, read_config
 from vitreous.training.labelled import Labelled
-from vitreous.training.memory_needs import check_training_memory
 from vitreous.training.request import FitRequest
 from vitreous.training.result import FitResult, read_result
 from vitreous.training.start import Runtime, choose_training, split_for
+from vitreous.training.step import check_training_memory
 from vitreous.training.teaching.teacher import open_teacher, teacher_from_bundle
 from vitreous.training.train import train
 from vitreous.weights.bundle import load_bundle, save_bundle
