@@ -247,6 +247,12 @@ BARE = {
     "vit_mediumd_patch16_reg4_gap_256": "sbb2_e200_in12k_ft_in1k",
     "vit_base_patch8_224": "dino",
     "vit_small_patch14_dinov2": "lvd142m",
+    "vit_base_patch16_clip_224": "openai",
+    "eva02_base_patch14_224": "mim_in22k",
+    "vit_small_patch16_dinov3": "lvd1689m",
+    "vit_pe_core_base_patch16_224": "fb",
+    "beit_base_patch16_224": "in22k_ft_in22k_in1k",
+    "vit_medium_patch16_rope_reg1_gap_256": "sbb_in1k",
 }
 
 

@@ -22,6 +22,7 @@ from vitreous.errors import UserError
 from vitreous.inputs import counted
 from vitreous.weights.mapping import Rule
 
+CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 BACKBONE = "patch_embed.backbone."  # where a hybrid's stem is, by our names and timm's
 MALFORMED_ERRORS = (TypeError, LookupError, ValueError, AttributeError, ArithmeticError)  # of a description

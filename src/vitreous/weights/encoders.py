@@ -9,7 +9,7 @@ import torch
 
 from vitreous.config.model import ViTConfig
 from vitreous.errors import UserError
-from vitreous.weights.checkpoint import ParsedCheckpoint, RawCheckpoint
+from vitreous.weights.checkpoint import CLIP_MEAN, CLIP_STD, ParsedCheckpoint, RawCheckpoint
 from vitreous.weights.encoder_configs import (
     clip_arguments,
     describe_clip,
@@ -22,7 +22,6 @@ from vitreous.weights.encoder_configs import (
 from vitreous.weights.layout import Encoder, parse_layout
 from vitreous.weights.mapping import JOINED, Q_AND_V, SPLIT_QKV, TABLE, TRANSPOSED, VECTOR, Rule, rename
 
-CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 HALF = (0.5, 0.5, 0.5)
 
 

@@ -20,6 +20,10 @@ from vitreous.errors import UserError
 from vitreous.model.network import Network
 from vitreous.storage.files import new_folder, write_tensors
 from vitreous.weights.checkpoint import (
+    CLIP_MEAN,
+    CLIP_STD,
+    IMAGENET_MEAN,
+    IMAGENET_STD,
     ParsedCheckpoint,
     RawCheckpoint,
     augreg_preprocess,
@@ -203,6 +207,12 @@ def read_timm(raw: RawCheckpoint) -> ParsedCheckpoint | None:
 def _usual_preprocess(c: ViTConfig) -> Preprocess:
     """How timm prepares images for the published models with such tensors; other models may have the same."""
     usual = augreg_preprocess(c)
+    if c.channels == 3 and (c.rope is not None or c.norm_pre or c.qkv_bias == "q+v"):
+        half = c.pool == "attention" or c.position == "relative" or (c.rope is not None and c.position == "none")
+        mean, std = ((0.5,) * 3, (0.5,) * 3) if half else (CLIP_MEAN, CLIP_STD)  # EVA is of CLIP's images
+        if c.rope is not None and c.rope.coordinates == "centres":
+            mean, std = IMAGENET_MEAN, IMAGENET_STD
+        return Preprocess(c.image_size, mean, std, crop=1.0)
     by_mean = c.pool == "mean" and not (c.class_token or c.norm_after_pool)
     if c.distilled or (c.layer_scale is not None and c.pool == "class" and c.classes):  # DeiT, DeiT III
         return replace(imagenet_preprocess(c), crop=usual.crop if c.distilled else 1.0)
