@@ -50,7 +50,7 @@ def made_by_timm(row, folder, size):
     def features(images):
         side = images.shape[-1]
         if side == size or "img_size" not in row.arguments:
-            return model(images)
+            return model.to(images.dtype)(images)
         twin = timm.create_model(row.model, num_classes=row.classes, **{**row.arguments, "dynamic_img_size": True})
         twin.load_state_dict(model.state_dict())
         return twin.eval()(images)
@@ -159,7 +159,9 @@ def test_features_are_those_of_its_makers(row, tmp_path):
         assert bundle.model.config.rope.bfloat16
         bundle.model.config = replace(bundle.model.config, rope=replace(bundle.model.config.rope, bfloat16=False))
     patch = getattr(bundle.model.config, "patch", 32)
-    batches = [torch.randn(2, 3, side, side) for side in (size, size + 2 * patch)[: 1 + row.other]]
+    kind = torch.float64 if row.double else torch.float32
+    bundle.model.to(kind)
+    batches = [torch.randn(2, 3, side, side, dtype=kind) for side in (size, size + 2 * patch)[: 1 + row.other]]
     with torch.inference_mode():
         for images in batches:
             expected = features(images)
@@ -170,14 +172,17 @@ def test_features_are_those_of_its_makers(row, tmp_path):
             torch.testing.assert_close(bundle.model(images), expected, rtol=0, atol=most)
         if not row.out:
             return
-        out = write_weights(tmp_path / "ours", bundle, "huggingface" if row.reads else "timm")
+        out = write_weights(
+            tmp_path / "ours", replace(bundle, model=bundle.model.float()), "huggingface" if row.reads else "timm"
+        )
         again = open_weights(out)
         assert again.model.config == bundle.model.config
         if row.reads:
             theirs = getattr(hf, row.model).from_pretrained(out).eval()(batches[0])[row.reads]
             theirs = theirs[:, 0] if row.reads == "last_hidden_state" else theirs
         else:
-            theirs = timm.create_model(f"local-dir:{out}", pretrained=True).eval()(batches[0])
+            theirs = timm.create_model(f"local-dir:{out}", pretrained=True).eval().to(kind)(batches[0])
+            bundle.model.to(kind)
         torch.testing.assert_close(theirs, bundle.model(batches[0]), rtol=0, atol=MOST * max(1.0, theirs.abs().max()))
 
 
