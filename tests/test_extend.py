@@ -190,12 +190,16 @@ def test_measuring_before_the_training_changes_no_statistics(tmp_path, images, c
         shutil.copytree(images, tmp_path / "data" / split)
     seen = []
 
-    def plan_steps(training, objective, *args):
-        seen.extend(int(tensor) for name, tensor in objective.state_dict().items() if "num_batches" in name)
-        return replace(training, epochs=1), None
+    class TrainingBeginsError(Exception):
+        pass
 
-    monkeypatch.setattr("vitreous.training.train.plan_steps", plan_steps)
-    vitreous.fit(tmp_path / "data", model="tiny-conv-8", budget="1m", out=tmp_path / "run", workers=0)
+    def loop(objective, *args, **more):
+        seen.extend(int(tensor) for name, tensor in objective.state_dict().items() if "num_batches" in name)
+        raise TrainingBeginsError
+
+    monkeypatch.setattr("vitreous.training.train.Loop", loop)
+    with pytest.raises(TrainingBeginsError):
+        vitreous.fit(tmp_path / "data", model="tiny-conv-8", budget="1m", out=tmp_path / "run", workers=0)
     assert seen == [0, 0]
 
 

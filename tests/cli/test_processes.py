@@ -45,7 +45,7 @@ def test_a_success(bundle, images):
     assert (status, [row["name"] for row in json.loads(stdout)], stderr) == (0, ["Ti/16"], "")
     status, stdout, stderr = run("predict", bundle, images, "--json")
     assert (status, stderr) == (0, "")
-    labels = [json.loads(line)["label"] for line in stdout.splitlines()]
+    labels = [json.loads(line)["prediction"] for line in stdout.splitlines()]
     assert labels == ["blue"] * 4 + ["green"] * 4 + ["red"] * 4
 
 

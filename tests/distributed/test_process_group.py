@@ -124,7 +124,7 @@ def test_processes_in_different_collectives_end_and_say_where_each_waits():
 @pytest.mark.slow
 def test_a_debug_run_finds_it_before_anybody_waits():
     """Even where both go on, each with what the other meant for something else."""
-    work = "import torch\nif world.rank: world.any_rank(True)\nelse: world.all_reduce_max(torch.ones(1))"
+    work = "import torch\nif world.rank: world.any_rank(True)\nelse: world.all_reduce_max(torch.ones(1).double())"
     with pair_of(work) as processes:
         assert [process.wait(60) for process in processes] == [0, 0]
     with pair_of(f"time.sleep(world.rank)\n{work}", VITREOUS_DEBUG_COLLECTIVES="1") as processes:

@@ -111,8 +111,8 @@ WRONG = {
     "objective.temperature=2": "objective.targets=soft",
     "objective.weight=0": "weight=0.*1",
     "objective.weight=1.5": "weight=1.5.*1",
-    "objective.targets=both": "objective.targets=both.* hard .*soft",
-    "objective.answers=never": "objective.answers=never.* view .*image",
+    "objective.targets=both": r"objective\.targets\b.*both.* hard.*soft",
+    "objective.answers=never": r"objective\.answers\b.*never.* view.*image",
     "objective.teacher=x": "objective.teacher",
 }
 

@@ -231,7 +231,7 @@ def test_the_real_weights_know_the_pets(shared_data, tmp_path):
         tmp_path / "ti16",
         labels=shared_data / "imagenet_classes.json",
     )
-    assert re.search(r"timm ViT-Ti/16, 224, 1000\b", made.notes[0])
+    assert re.search(r"timm ViT-Ti/16, 224, 1,000\b", made.notes[0])
     assert load_bundle(tmp_path / "ti16").model.config == preset("Ti/16")
     names = read_labels(shared_data / "imagenet_classes.json")
     folders = {path.name: path for path in (shared_data / "pets" / "test").iterdir()}

@@ -120,15 +120,15 @@ def test_the_line_that_opens_an_export_opens_it(capsys, tmp_path):
         getattr(hf, auto).from_pretrained(out)
 
 
-def test_epsilon_stays_in_timms_format_and_google_has_one_of_its_own(tmp_path):
-    model = random_model(width=64, image_size=(16, 16), norm_eps=1e-12)
+def test_a_large_epsilon_has_no_place_in_the_formats_of_timm_and_google(tmp_path):
+    model = random_model(width=64, image_size=(16, 16), norm_eps=1e-3)
     write_huggingface(tmp_path / "hf", model, preprocess_for(model), tuple("abcde"), {})
-    with pytest.raises(UserError, match=r"1e-12.*--epsilon 1e-6"):
-        export_weights(tmp_path / "hf", tmp_path / "out.npz", to="google")
-    export_weights(tmp_path / "hf", tmp_path / "t", to="timm")
-    assert open_weights(tmp_path / "t").model.config.norm_eps == 1e-12
+    for to in ("timm", "google"):
+        with pytest.raises(UserError, match=r"0\.001.*--epsilon 1e-6"):
+            export_weights(tmp_path / "hf", tmp_path / "out.npz", to=to)
     import_weights(tmp_path / "hf", tmp_path / "b", epsilon=1e-6)
-    assert open_weights(tmp_path / "b").model.config.norm_eps == 1e-6
+    export_weights(tmp_path / "b", tmp_path / "t", to="timm")
+    assert open_weights(tmp_path / "t").model.config.norm_eps == 1e-6
     for wrong in (0.0, float("nan")):
         with pytest.raises(UserError, match=f"epsilon={wrong}"):
             import_weights(tmp_path / "hf", tmp_path / "c", epsilon=wrong)

@@ -96,7 +96,7 @@ def test_predictions_are_the_same_with_and_without_ray(address, tmp_path):
     assert parts(tmp_path / "ray") == parts(tmp_path / "plain")
     rows = parquet.read_table(tmp_path / "ray").to_pylist()
     assert [row["path"] for row in rows if row["error"] is not None] == [str(images / "red" / "7.png")]
-    labels = [row["label"] for row in rows if row["error"] is None]
+    labels = [row["prediction"] for row in rows if row["error"] is None]
     assert labels == [colour for colour in COLOURS for _ in range(30 - (colour == "red"))]
 
 
@@ -128,7 +128,7 @@ def test_workers_without_the_verified_int8_compute_in_fp32_and_the_command_says_
     assert '"precision": "int8"' in (tmp_path / "o" / "_vitreous" / "plan.json").read_text()
     assert "computed by openvino-fp32" in out
     assert re.search(r"engine: 2 of 2 parts .*openvino-int8", err)
-    labels = parquet.read_table(tmp_path / "o").column("label").to_pylist()
+    labels = parquet.read_table(tmp_path / "o").column("prediction").to_pylist()
     assert labels == [colour for colour in COLOURS for _ in range(30)]
 
 

@@ -288,7 +288,7 @@ MISTAKES = {
     "budget and epochs": {"budget": "1m"},
     r"image_size=0: .*\b1\b": {"image_size": 0},
     r"objective\.maks: .*objective\.mask\b": {"overrides": {"objective.maks": "0.5"}},
-    "mask=2.0": {"overrides": {"objective.mask": "2"}},
+    r"mask=2\b": {"overrides": {"objective.mask": "2"}},
     "lora": {"overrides": {"lora": "4"}},
     r"augment\.mixup": {"overrides": {"augment.mixup": "0.2"}},
 }

@@ -68,6 +68,7 @@ def _flops(c: ViTConfig, patch_fraction: float) -> int:
         if M < Q:
             odd, even = (T - c.prefix) // 2, (T - c.prefix + 1) // 2
             total += _product(odd, D // c.heads, even) + _product(even, Q - M, D)  # which are alike; their means
+            total += _product(even, Q - M, D // c.heads // 2) if c.rope is not None else 0  # where these are
     if c.pool == "attention":
         read = N + c.prefix * c.pool_prefix
         total += 2 * _product(1, D, D) + _product(read, D, 2 * D) + 2 * _product(1, D, read)

@@ -79,7 +79,7 @@ class Import(Verb[Imported]):
     heads: Count | None = None
     """COUNT: Attention heads per block, if the source does not say and the usual number for its width is wrong."""
     epsilon: Annotated[float, Range(1e-30, 1)] | None = None
-    """NUMBER: The epsilon of every LayerNorm. The formats of timm and Google allow only 1e-6."""
+    """NUMBER: The epsilon of every LayerNorm. The formats of timm and Google allow at most 1e-6."""
     entry: str | None = None
     """NAME: Which model to take from a training file that holds several, by its name there: student, teacher, model,
     model_ema. Default: the averaged one; the command lists the others."""
