@@ -51,15 +51,17 @@ def test_a_model_that_cannot_be_opened_ends_it():
 LOADS_LONG = f"""
 import time
 import vitreous.inference.opening as opening
-opening.open_engine = lambda *given, **more: time.sleep(600)
+opening.{{slow}} = lambda *given, **more: time.sleep(600)
 {MAIN}
 """
 
 
 @pytest.mark.slow
-def test_sigterm_ends_it_while_it_loads(tmp_path):
+@pytest.mark.parametrize("slow", ["open_model", "open_engine"])  # to download and read weights; to convert them
+def test_sigterm_ends_it_while_it_loads(tmp_path, slow):
+    program = LOADS_LONG.format(slow=slow)
     process = subprocess.Popen(
-        [sys.executable, "-c", LOADS_LONG, "serve", save_tiny_model(tmp_path / "tiny"), "--port", "0"],
+        [sys.executable, "-c", program, "serve", save_tiny_model(tmp_path / "tiny"), "--port", "0"],
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": str(SOURCE)},
@@ -67,6 +69,7 @@ def test_sigterm_ends_it_while_it_loads(tmp_path):
     try:
         address = next(found[0] for line in process.stderr if (found := re.search(r"http://\S+:\d+", line)))
         wait_for(lambda: httpx.post(f"{address}/predict", content=image_bytes()).status_code == 503)
+        assert int(httpx.get(f"{address}/health").headers["Retry-After"]) >= 1
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0
     finally:

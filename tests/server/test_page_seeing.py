@@ -13,7 +13,7 @@ from support.page_driving import canvas, chances, choose, give, open_page, settl
 from support.serving import GatedEngine, gated, loading, running, wait_for
 from support.tiny_networks import LABELS
 from vitreous.glossary import GLOSSARY
-from vitreous.verbs.serve import sample_files
+from vitreous.verbs.serve import read_samples
 
 pytestmark = [
     pytest.mark.slow,
@@ -145,17 +145,16 @@ def test_samples_of_a_persons_own(tmp_path):
         for number in range(20):
             Image.new("RGB", (8, 8), (number, 0, 0)).save(tmp_path / label / f"{number:02}.png")
         (tmp_path / label / "labels.txt").write_text("secret")
-    files = sample_files(tmp_path)
-    names = [str(file.relative_to(tmp_path)) for file in files[:4]]
-    assert names == ["ant/00.png", "bee/00.png", "ant/01.png", "bee/01.png"]
-    assert len(files) == 12
-    with running(gated(GatedEngine()), samples=files) as server:
+    samples = read_samples(tmp_path, pytest.fail)
+    assert [name for name, _ in samples[:4]] == ["ant/00.png", "bee/00.png", "ant/01.png", "bee/01.png"]
+    assert len(samples) == 12
+    with running(gated(GatedEngine()), samples=samples) as server:
         assert server.client.get("/page/start").json()["samples"][:2] == ["ant/00.png", "bee/00.png"]
         found = server.client.get("/page/samples/1")
-        assert found.content == files[1].read_bytes()
+        assert found.content == (tmp_path / "bee/00.png").read_bytes()
         assert found.headers["content-type"] == "image/png"
         assert server.client.get("/page/samples/12").status_code == 404
-    with running(gated(GatedEngine()), samples=files, token="x" * 20) as closed:
+    with running(gated(GatedEngine()), samples=samples, token="x" * 20) as closed:
         assert httpx.get(f"{closed.address}/page/samples/0").status_code == 401
     (tmp_path / "empty").mkdir()
     for folder in ("empty", "nowhere"):

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -15,11 +16,11 @@ import torch
 
 from support.colours import make_bundle
 from support.live_server import serving
-from support.serving import make_image, read_answer, wait_until_refused
+from support.serving import GatedEngine, gated, make_image, read_answer, running, wait_until_refused
 from vitreous.config.server import ServerSettings
 from vitreous.errors import UserError
 from vitreous.server.running import listen
-from vitreous.verbs.serve import name_model, serve
+from vitreous.verbs.serve import name_model, read_samples, serve
 
 
 @pytest.fixture(scope="module")
@@ -186,3 +187,30 @@ def test_names_of_models():
         assert name_model(given) == name
         assert name_model(given, [name]) == f"{name}-2"
         assert name_model(given, [name, f"{name}-2"]) == f"{name}-3"
+
+
+def test_samples_of_equal_folder_and_file_names(tmp_path):
+    contents = {f"{split}/cat/0.png": make_image(seed=seed) for seed, split in enumerate(("train", "val"))}
+    for name, content in contents.items():
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_bytes(content)
+    samples = read_samples(tmp_path, pytest.fail)
+    shutil.rmtree(tmp_path)  # before the first visit
+    with running(gated(GatedEngine()), samples=samples) as server:
+        assert server.client.get("/page/start").json()["samples"] == list(contents)
+        assert [server.client.get(f"/page/samples/{number}").content for number in (0, 1)] == list(contents.values())
+
+
+def test_samples_that_cannot_be_read_are_left_out(tmp_path):
+    """They take none of the 12 places."""
+    good, said = make_image(), list[str]()
+    for number in range(20):
+        (tmp_path / f"{number:02}.png").write_bytes((b"no image", good[: len(good) // 2], good)[min(number, 2)])
+    samples = read_samples(tmp_path, said.append)
+    assert samples == tuple((f"{number:02}.png", good) for number in range(2, 14))
+    assert len(said) == 1
+    assert str(tmp_path / "00.png") in said[0]
+    for path in tmp_path.iterdir():
+        path.write_bytes(b"")
+    with pytest.raises(UserError, match="samples"):
+        read_samples(tmp_path, pytest.fail)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -14,7 +13,8 @@ class ServerSettings:
     port: int = 8000  # the port; 0 for any that is free
     token: str | None = None  # what a request must show; None answers everybody who can reach the address
     allowed_origins: tuple[str, ...] = ()  # of web pages elsewhere that may send requests; "*" allows all
-    samples: tuple[Path, ...] = ()  # image files that the page offers to try; () for images of the package
+    samples: tuple[tuple[str, bytes], ...] = ()
+    """Name and content of image files that the page offers to try; () for images of the package."""
     max_body_bytes: int = 32 * 2**20  # most bytes of one request
     max_total_body_bytes: int = 256 * 2**20  # most bytes of all requests that are being read or answered
     max_pixels: int = 2**25  # most pixels of an image that is no JPEG; of a JPEG, as many as are ever decoded

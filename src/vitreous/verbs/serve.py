@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from importlib.util import find_spec
-from itertools import count, islice, zip_longest
+from itertools import chain, count, zip_longest
 from pathlib import Path
 from typing import Annotated, ClassVar, NoReturn
 
@@ -19,6 +19,7 @@ from vitreous.arguments import Range
 from vitreous.cli.verb import Verb, verb
 from vitreous.config.server import ServerSettings
 from vitreous.errors import UserError
+from vitreous.inputs import reason
 from vitreous.interrupt import Interrupted
 from vitreous.verbs.options import EngineOption
 
@@ -73,7 +74,9 @@ class Serve(EngineOption, Verb[bool]):
         from vitreous.inference.opening import open_engine, open_model
         from vitreous.server.running import Server, address_of, listen
         from vitreous.server.served_model import ModelToServe
+        from vitreous.weights.published import hub_name
 
+        message = self.active_callbacks.message
         models = [self.models] if isinstance(self.models, str | Path) else self.models
         if not models:
             raise UserError("no models: give at least one.")
@@ -83,14 +86,15 @@ class Serve(EngineOption, Verb[bool]):
             self.port,
             None if token is None else token.strip(),
             tuple(self.allow_origin or ()),
-            () if self.samples is None else sample_files(Path(self.samples)),
+            () if self.samples is None else read_samples(Path(self.samples), message),
         )
         _check_token(settings)
         _check_origins(settings)
-        device = find_device(self.device)
-        message, names = self.active_callbacks.message, list[str]()
+        device, names = find_device(self.device), list[str]()
         for model in models:
             names.append(name_model(model, names))
+            if hub_name(model) is None and not os.path.exists(model):  # noqa: PTH110  # of any text
+                open_model(model)  # refuses it, before anything is said or listens
 
         def ready() -> None:
             message(f"vitreous: {', '.join(names)} at {address} (Ctrl-C ends it)")
@@ -101,7 +105,8 @@ class Serve(EngineOption, Verb[bool]):
             message(f"vitreous: still loading, {seconds:.0f} s so far")
 
         def open_all() -> Iterator[ModelToServe]:
-            for name, model, bundle in zip(names, models, bundles, strict=True):
+            for name, model in zip(names, models, strict=True):
+                bundle = None if is_engine(Path(model)) else open_model(model)
                 deployed = open_engine(
                     bundle or model,
                     engine=self.engine,
@@ -118,7 +123,6 @@ class Serve(EngineOption, Verb[bool]):
 
         with listen(settings) as bound:  # first, so that an address in use is an error at once
             address = address_of(bound)
-            bundles = [None if is_engine(Path(model)) else open_model(model) for model in models]
             message(f"vitreous: loading {', '.join(names)}; {address} says so until they answer")
             try:
                 return Server(open_all(), settings, ready, waiting).serve_until_signal(bound)
@@ -173,19 +177,37 @@ def _check_origins(settings: ServerSettings) -> None:
             )
 
 
-def sample_files(folder: Path) -> tuple[Path, ...]:
-    """Up to `MAX_SAMPLES` images that browsers show, in turn from each folder at or below this one."""
+def read_samples(folder: Path, message: Callable[[str], None]) -> tuple[tuple[str, bytes], ...]:
+    """Path in the folder and content of up to `MAX_SAMPLES` images that browsers show, in turn from each folder at or
+    below this one. Those that cannot be read are left out, with one message."""
+    from vitreous.data.decode import ImageError, open_image
+
     if not folder.is_dir():
         raise UserError(f"samples={str(folder)!r}: there is no such folder; give one with images.")
     by_folder: dict[Path, list[Path]] = {}
     for path in sorted(folder.rglob("*")):
         if path.suffix.lower() in SAMPLE_SUFFIXES and path.is_file():
             by_folder.setdefault(path.parent, []).append(path)
-    turns = zip_longest(*by_folder.values())
-    found = tuple(islice((path for turn in turns for path in turn if path is not None), MAX_SAMPLES))
-    if not found:
+    samples, failures = list[tuple[str, bytes]](), list[str]()
+    for path in filter(None, chain.from_iterable(zip_longest(*by_folder.values()))):
+        try:
+            content = path.read_bytes()
+            open_image(content, name=str(path))
+        except ImageError as error:
+            failures.append(str(error))
+        except OSError as error:
+            failures.append(f"{path}: {reason(error)}.")
+        else:
+            samples.append((path.relative_to(folder).as_posix(), content))
+        if len(samples) == MAX_SAMPLES:
+            break
+    if failures and not samples:
+        raise UserError(f"samples={str(folder)!r}: none of its images can be read; the first is {failures[0]}")
+    if not samples:
         raise UserError(f"samples={str(folder)!r}: it has no {', '.join(SAMPLE_SUFFIXES)} images.")
-    return found
+    if failures:
+        message(f"vitreous: samples: images that cannot be read are left out: {len(failures)}, first {failures[0]}")
+    return tuple(samples)
 
 
 def name_model(model: str | Path, taken: Sequence[str] = ()) -> str:

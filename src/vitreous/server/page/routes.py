@@ -90,32 +90,31 @@ async def static(request: Request, name: str) -> Response:
 
 
 @cache
-def sample_images(files: tuple[Path, ...]) -> Mapping[str, bytes]:
-    """Files by name, to try a model on: these; or a photograph where there is one, and one image of each built-in
-    class."""
+def builtin_samples() -> tuple[tuple[str, bytes], ...]:
+    """Name and content of image files to try a model on: a photograph where there is one, and one image of each
+    built-in class."""
     import matplotlib
 
-    if files:
-        return {f"{file.parent.name}/{file.name}": file.read_bytes() for file in files}
-    images = {}
+    images = []
     photograph = Path(matplotlib.get_data_path()) / "sample_data" / PHOTOGRAPH
     if photograph.is_file():  # some distributions leave it out
-        images["Grace Hopper"] = photograph.read_bytes()
+        images.append(("Grace Hopper", photograph.read_bytes()))
     source = builtin_data().splits["test"]
     for label, name in enumerate(source.classes):
         file = io.BytesIO()
         source.read(int((source.labels == label).nonzero()[0][0]), channels=1).save(file, "PNG")
-        images[name] = file.getvalue()
-    return images
+        images.append((name, file.getvalue()))
+    return tuple(images)
 
 
 @router.get("/page/samples/{number}")
 async def sample(request: Request, number: int) -> Response:
-    files = list((await asyncio.to_thread(sample_images, request.app.state.samples)).values())
-    if not 0 <= number < len(files):
-        raise ApiError(404, f"sample {number}: there are samples 0 to {len(files) - 1}.")
-    kind = f"image/{read_header(files[number]).format.lower()}"
-    return Response(files[number], media_type=kind, headers={"Cache-Control": "private, max-age=3600"})
+    samples = request.app.state.samples or await asyncio.to_thread(builtin_samples)
+    if not 0 <= number < len(samples):
+        raise ApiError(404, f"sample {number}: there are samples 0 to {len(samples) - 1}.")
+    content = samples[number][1]
+    kind = f"image/{read_header(content).format.lower()}"
+    return Response(content, media_type=kind, headers={"Cache-Control": "private, max-age=3600"})
 
 
 @dataclass(frozen=True)
@@ -139,9 +138,10 @@ async def start(request: Request) -> Response:
     return state.page_start
 
 
-def _start(models: Iterable[ServedModel], samples: tuple[Path, ...]) -> Response:
+def _start(models: Iterable[ServedModel], samples: tuple[tuple[str, bytes], ...]) -> Response:
     cards, words = [model_card(served) for served in models], {word: GLOSSARY[word] for word in EXPLAINED}
-    return _packed(PageStart(cards, list(sample_images(samples)), pack(COLOURS), pack(COVER), words))
+    names = [name for name, _ in samples or builtin_samples()]
+    return _packed(PageStart(cards, names, pack(COLOURS), pack(COVER), words))
 
 
 @router.post("/page/image")
