@@ -393,6 +393,22 @@ def test_bytes_go_to_the_device_and_are_normalised_there(source: Source, elsewhe
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("prefetch")]
 
 
+def test_processes_end_when_no_thread_can_start_them_again(source: Source, elsewhere, monkeypatch):
+    loader = Loader(source, SIZE, Augment(), batch_size=4, workers=1, device=elsewhere[0])
+    next(loader.batches(0))
+    running: list[str] = []
+    pool = loader._processes
+    end = pool.close
+
+    def close() -> None:
+        running.extend(thread.name for thread in threading.enumerate() if thread.name.startswith("prefetch"))
+        end()
+
+    monkeypatch.setattr(pool, "close", close)
+    loader.close()
+    assert not running
+
+
 def test_an_error_of_the_prefetch_thread_is_the_consumers(damaged: Source, elsewhere):
     loader = Loader(damaged, SIZE, Augment(), batch_size=4, unreadable_limit=0.0, device=elsewhere[0])
     with pytest.raises(UserError):

@@ -11,10 +11,11 @@ from vitreous import UserError, bench, export_weights, probe, write_report
 from vitreous.callbacks import Callbacks
 from vitreous.cli import main
 from vitreous.data.opening import open_data
+from vitreous.data.source import Data
 from vitreous.inference import bench as timing
 from vitreous.inference import conversion, opening
 from vitreous.inference.bench import EngineCandidate, gather_engines
-from vitreous.inference.conversion import sample_views, split_images
+from vitreous.inference.conversion import held_out_views, sample_views, split_images
 from vitreous.inference.engine_cache import EngineCache
 from vitreous.inference.engine_folder import Int8Accuracy, load_engine, read_metadata
 from vitreous.inference.engines import ENGINES, TORCH, Variant
@@ -227,6 +228,22 @@ def test_bench_names_the_images_of_an_accuracy(colours, kept, monkeypatch, capsy
     assert found.remarks[-1] == seen.seen_images.overlap(divided.splits["val"].subset(range(6))).sentence
 
 
+def test_of_seen_images_those_count_that_measure_the_accuracy(colours, monkeypatch):
+    """Four of 36 images: the others may have been trained on."""
+    bundle, data = colours
+    test = open_data(data).splits["test"]
+    monkeypatch.setattr(conversion, "HELD_OUT_IMAGES", 4)
+    measured = {view.numpy().tobytes() for view in held_out_views(bundle, test, bundle.labels, "test").views}
+    views = [sample_views(test.subset([i]), bundle.preprocess, 1).views.numpy().tobytes() for i in range(36)]
+    inside, outside = ([i for i in range(36) if (views[i] in measured) == wanted] for wanted in (True, False))
+    assert (len(inside), len(outside)) == (4, 32)
+    for trained_on in (outside, inside[:3] + outside):
+        seen = find_seen_images(Data({"train": test.subset(trained_on)}, test.classes))
+        found = held_out_views(replace(bundle, seen_images=seen), test, bundle.labels, "test")
+        assert found.note == seen.overlap(test.subset(inside)).sentence
+        assert (found.note is None) == (trained_on == outside)
+
+
 def test_export_tells_how_far_it_is(colours, kept, tmp_path):
     bundle, data = colours
     told = {}
@@ -325,6 +342,32 @@ def test_int8_that_fewer_images_measured_is_made_again(colours, in_openvino, pre
         assert EngineCandidate(INT8, 0) in gathered.engines
         assert len(quantized) == made
         assert prepared.get(INT8).metadata.accuracy.images == (24 if made else held_out_before)
+
+
+@pytest.mark.slow
+def test_int8_of_images_without_labels_is_kept_as_long_as_it_would_be_made(colours, in_openvino, prepared, monkeypatch):
+    """1.5 points of disagreement are allowed, and 1.5 points of accuracy are not."""
+    bundle, data = colours
+    source = open_data(data)
+    strange = ("x", "y", "z")
+    splits = {name: split.with_labels(split.labels, strange) for name, split in source.splits.items()}
+    unlabelled = replace(source, splits=splits, classes=strange)
+    quantized = []
+    changed = replace(
+        ENGINES["openvino"], quantize=lambda *given, **more: quantized.append(1) or in_openvino.engine.graph
+    )
+    monkeypatch.setitem(ENGINES, "openvino", changed)
+    for images, labelled, lost, made in (
+        (unlabelled, False, 15, False),
+        (None, False, 15, False),
+        (unlabelled, False, 25, True),
+        (data, True, 15, True),
+    ):
+        quantized.clear()
+        prepared.put(in_int8(in_openvino, Int8Accuracy(1000, 1000, lost, 0, labelled)))
+        gathered = gather_engines(bundle, [0], images, None, Callbacks())
+        assert EngineCandidate(INT8, 0) in gathered.engines
+        assert len(quantized) == made, (labelled, lost)
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
 
+from support.fake_clock import fake_clock
 from vitreous import ViT, ViTConfig
 from vitreous.config.data import Augment, Preprocess
 from vitreous.config.objective import Supervised as SupervisedConfig
@@ -115,6 +116,17 @@ def test_interrupted_and_taken_up_again_ends_with_the_same_bits(tmp_path, subtes
             assert outcome.finished
             assert outcome.images == STEPS * 8
             assert_same(tmp_path / "whole", parts)
+
+
+def test_stages_count_over_interruptions(tmp_path):
+    with fake_clock(step_seconds=0.5):
+        loop = make_loop(tmp_path)
+        loop.run(stop=lambda: loop.step >= 4)
+        saved = load_newest(tmp_path / "checkpoints")[0].metadata["spent"]
+        assert saved["stages"]["steps"] == pytest.approx(4 * 0.5, abs=0.1)
+        again = make_loop(tmp_path)
+        assert again.run().finished
+        assert again.meter.spent().stages["steps"] == pytest.approx(STEPS * 0.5, abs=0.2)
 
 
 def test_it_learns_and_keeps_the_best(tmp_path):

@@ -13,6 +13,7 @@ from vitreous.verbs.glossary import Glossary
 def test_words_are_found_in_any_case_and_number():
     assert list(Glossary(["ece", "Epochs", "heads"]).run()) == ["ECE", "epoch", "head"]
     assert list(Glossary(["frozen", "features"]).run()) == ["frozen features"]
+    assert list(Glossary(["Frozen", "features"]).run()) == ["frozen features"]
     assert Glossary().run() == GLOSSARY
 
 

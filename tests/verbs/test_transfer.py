@@ -37,7 +37,8 @@ from vitreous.studies.transfer.result import TaskScore
 from vitreous.training.folder import read_config
 from vitreous.training.recipes import supervised
 from vitreous.training.recipes.supervised import DatasetStats
-from vitreous.weights.bundle import load_bundle
+from vitreous.weights.bundle import load_bundle, save_bundle
+from vitreous.weights.seen_images import find_seen_images
 
 BUDGET = "24s"
 ALL = ("vtab-1k", "full", "linear", "knn", "fewshot-5")
@@ -221,6 +222,15 @@ def test_features_that_were_kept_count_all_the_same(bundle, tmp_path):
 
 
 @pytest.mark.slow
+def test_test_images_that_were_trained_on_are_noted(bundle, tmp_path):
+    images, model = draw(tmp_path / "few.npz", 30, 12), load_bundle(bundle)
+    test = open_data(images).splits["test"]
+    seen = find_seen_images(Data({"train": test.subset(range(5))}, test.classes))
+    save_bundle(tmp_path / "b", model.model, model.preprocess, model.labels, seen_images=seen)
+    found = transfer(tmp_path / "b", tasks=[images], protocols=["knn"], workers=0, out=tmp_path / "out")
+    assert seen.overlap(test).sentence in found.score("few", "knn").remarks
+
+
 def test_int8_that_is_kept_for_the_model_is_not_what_is_measured(bundle, tmp_path, monkeypatch):
     monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path / "cache"))
     opened = load_bundle(bundle)

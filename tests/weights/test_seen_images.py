@@ -9,8 +9,10 @@ import pytest
 
 from support.greys import draw_images, make_weights
 from support.tiny_models import LABELS, preprocess_for, random_model
-from vitreous import UserError, fit
+from vitreous import UserError, fit, pack_data
+from vitreous.data.joined import JoinedSource
 from vitreous.data.opening import open_dataset
+from vitreous.data.shards.source import ShardSource
 from vitreous.storage.manifest import write_manifest
 from vitreous.weights.bundle import load_bundle, save_bundle
 from vitreous.weights.seen_images import SeenImages, find_seen_images
@@ -81,6 +83,20 @@ def test_a_bundle_without_stays_readable_and_a_damaged_list_is_refused(tmp_path)
         write_manifest(place)
         with pytest.raises(UserError, match=r"seen-images\.json"):
             load_bundle(place)
+
+
+def test_images_in_shards_are_not_read_to_compare_them(tmp_path, monkeypatch):
+    """Each may be a request; alone and joined to others."""
+    draw_images(tmp_path / "photos", count=4)
+    plain = open_dataset(tmp_path / "photos").train
+    seen = find_seen_images(open_dataset(tmp_path / "photos"))
+    packed = open_dataset(pack_data(tmp_path / "photos", tmp_path / "shards").folder).train
+    monkeypatch.setattr(ShardSource, "content", lambda *_: pytest.fail("was read"))
+    for source in (packed, JoinedSource([plain, packed])):
+        found = seen.overlap(source)
+        assert (found.n, found.train, found.val) == (len(source), 0, 0)
+        assert found.not_kept
+    assert seen.overlap(plain).train == len(plain)
 
 
 def test_what_took_too_long_is_said_and_not_guessed(tmp_path):

@@ -226,11 +226,11 @@ class Loader:
 
     def close(self) -> None:
         """Stop the worker processes; a next epoch would start new ones."""
-        if self._processes is not None:
-            self._processes.close()
-        if self._thread is not None:
+        if self._thread is not None:  # first, for it starts the processes
             self._thread.shutdown()
             self._thread = None
+        if self._processes is not None:
+            self._processes.close()
 
     def _make_here(self, task: BatchTask) -> Collated:
         """A batch made in this process, by one thread: waiting for a second one costs more than it gives to a view."""

@@ -27,6 +27,7 @@ from vitreous.inference.conversion import (
     builtin_views,
     convert_model,
     correct_predictions,
+    default_max_drop,
     held_out_views,
     quantize_model,
     split_images,
@@ -182,7 +183,7 @@ def _find_or_convert(
     """The model in this variant; None for int8 without images."""
     cache = EngineCache(model)
     cached = cache.get(variant)
-    if cached is not None and _is_good(cached.metadata, images, MAX_INT8_DROP if max_drop is None else max_drop):
+    if cached is not None and _is_good(cached.metadata, images, max_drop):
         return cached
     if variant.precision == "int8" and images is None:
         return None
@@ -196,11 +197,13 @@ def _find_or_convert(
     return cache.put(made)
 
 
-def _is_good(metadata: EngineMetadata, images: QuantizationImages | None, max_drop: float) -> bool:
+def _is_good(metadata: EngineMetadata, images: QuantizationImages | None, max_drop: float | None) -> bool:
     """Whether it need not be made again: of int8, it loses little, and more images would not make it trusted."""
     accuracy = metadata.accuracy
     if accuracy is None:
         return metadata.precision == "fp32"
+    if max_drop is None:
+        max_drop = default_max_drop(accuracy.labelled if images is None else images.labelled)
     held_out = 0 if images is None else len(images.held_out.labels)
     return accuracy.drop <= max_drop and (is_trusted(metadata) or accuracy.images >= held_out)
 

@@ -89,6 +89,13 @@ def sample_views(
 
     labels: the model's, to which classes are matched by name.
     """
+    return _draw_views(source, preprocess, count, labels, progress)[0]
+
+
+def _draw_views(
+    source: Source, preprocess: Preprocess, count: int, labels: tuple[str, ...], progress: NamedProgress
+) -> tuple[LabelledViews, list[int]]:
+    """`sample_views`, and which images of the source they are."""
     if labels:
         source = match_classes(source, labels, "all").source
     order = np.random.default_rng(SEED).permutation(len(source))
@@ -107,7 +114,7 @@ def sample_views(
         progress("reading images", len(kept), min(count, len(order)))
     if not views:
         raise UserError("none of the images can be read; give others.")
-    return LabelledViews(torch.stack(views), torch.from_numpy(source.labels)[kept])
+    return LabelledViews(torch.stack(views), torch.from_numpy(source.labels)[kept]), kept
 
 
 def builtin_views(preprocess: Preprocess) -> Tensor:
@@ -178,8 +185,9 @@ def held_out_views(
 ) -> LabelledViews:
     preprocess = model.preprocess if isinstance(model, Bundle) else model.engine.preprocess
     count = min(HELD_OUT_IMAGES, max(1, HELD_OUT_BYTES // (preprocess.channels * math.prod(preprocess.size))))
-    note = None if model.seen_images is None else model.seen_images.overlap(source).sentence
-    return sample_views(source, preprocess, count, labels, progress)._replace(split=split, note=note)
+    found, kept = _draw_views(source, preprocess, count, labels, progress)
+    note = None if model.seen_images is None else model.seen_images.overlap(source.subset(kept)).sentence
+    return found._replace(split=split, note=note)
 
 
 def _same_place(one: str | Path | Data, other: str | Path | Data) -> bool:
@@ -246,6 +254,11 @@ def convert_model(
     )
 
 
+def default_max_drop(labelled: bool) -> float:
+    """Points that int8 may lose where nobody says: of accuracy, or without labels of agreement with float32."""
+    return MAX_INT8_DROP if labelled else MAX_INT8_DISAGREEMENT
+
+
 def quantize_model(
     bundle: Bundle,
     converted: InferenceModel,
@@ -262,7 +275,7 @@ def quantize_model(
         costliest operations takes minutes.
     """
     if max_drop is None:
-        max_drop = MAX_INT8_DROP if images.labelled else MAX_INT8_DISAGREEMENT
+        max_drop = default_max_drop(images.labelled)
     kind = find_engine(converted.engine.name, "to")
     if "int8" not in kind.precisions:
         raise UserError(f"int8: {kind.title} has none here; export to openvino.")

@@ -77,17 +77,19 @@ def evaluate_corruptions(
             logits = torch.cat([matched.select(engine.logits(some)) for some in torch.split(images, batch)])
             rows.append(metric_inputs(logits, torch.full((views,), int(source.labels[index]))))
         progress(index + 1, len(source))
+    result = score_corruptions(kinds, strengths, MetricInputs(*map(torch.stack, zip(*rows, strict=True))))
+    seconds = time.perf_counter() - start  # of the measuring alone
     found = CorruptionEvaluation(
         split=split,
         of=len(matched.source),
         seen=None if model.seen_images is None else model.seen_images.overlap(source),
         seed=seed,
         size=engine.preprocess.size,
-        result=score_corruptions(kinds, strengths, MetricInputs(*map(torch.stack, zip(*rows, strict=True)))),
+        result=result,
         label_space=matched.label_space,
         remarks=matched.remarks,
         unreadable=unreadable,
-        seconds=time.perf_counter() - start,
+        seconds=seconds,
         engine=model.computed_by,
     )
     return found, source

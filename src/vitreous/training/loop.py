@@ -259,6 +259,7 @@ class Loop:
         """Write a checkpoint, and with the first the initial weights for blending. All processes call it after the same
         step."""
         metadata: dict[str, Any] = {name: getattr(self, name) for name in CHECKPOINTED_FIELDS}
+        self.meter.end_stage("steps")  # else a resumed training would not know what these took
         metadata["spent"] = asdict(self.meter.spent(self.world))
         ema = {} if self.ema is None else self.ema.state_dict()
         optimizers = pack_optimizers(self.learner.optimizers, self.objective)

@@ -24,7 +24,8 @@ class Glossary(Verb[dict[str, str]]):
         if not self.words:
             return GLOSSARY
         together = " ".join(self.words)  # frozen features
-        return {name: GLOSSARY[name] for name in _entries(*([together] if together in GLOSSARY else self.words))}
+        is_one = together.lower() in map(str.lower, GLOSSARY)
+        return {name: GLOSSARY[name] for name in _entries(*([together] if is_one else self.words))}
 
     def to_json(self, result: dict[str, str]) -> Any:
         return result

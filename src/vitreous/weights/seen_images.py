@@ -58,9 +58,13 @@ class SeenImages:
     not_kept: str | None = None
 
     def overlap(self, source: Source) -> Overlap:
-        """How many images of a source are among these. Every image is read, but not decoded."""
-        if self.not_kept is not None:
-            return Overlap(len(source), 0, 0, self.not_kept)
+        """How many images of a source are among these. Every image is read, but not decoded; none in shards, each of
+        which may be a request."""
+        unknown = self.not_kept
+        if unknown is None and _in_shards(source):
+            unknown = "they are in shards, and were not compared with its training images"
+        if unknown is not None:
+            return Overlap(len(source), 0, 0, unknown)
         hashes = np.array([one for one in _hash_images(source) if one is not None], dtype=np.uint64)
         trained = np.isin(hashes, self.train)
         return Overlap(len(source), int(trained.sum()), int((np.isin(hashes, self.val) & ~trained).sum()))
@@ -91,8 +95,7 @@ def find_seen_images(data: Data, selected: Sequence[Split] = ("val",), seconds: 
     """What a training on the train split of these data sees. selected: splits that select its weights. seconds: how
     long it may take."""
     splits = [data.train, *(data.splits[split] for split in selected if split in data.splits)]
-    parts = [part for source in splits for part in (source.parts if isinstance(source, JoinedSource) else (source,))]
-    if any(isinstance(part, ShardSource) for part in parts):
+    if any(map(_in_shards, splits)):
         return _not_kept("the training images are in shards, which are not read for this alone")
     if (count := sum(map(len, splits))) > MAX_SEEN_IMAGES:
         return _not_kept(f"there are {count:,} training images, too many to keep a hash of each")
@@ -108,6 +111,11 @@ def find_seen_images(data: Data, selected: Sequence[Split] = ("val",), seconds: 
         found.append(np.unique(np.array(hashes, dtype=np.uint64)))
     none = np.array([], dtype=np.uint64)
     return SeenImages(found[0], found[1] if len(found) > 1 else none)
+
+
+def _in_shards(source: Source) -> bool:
+    parts = source.parts if isinstance(source, JoinedSource) else (source,)
+    return any(isinstance(part, ShardSource) for part in parts)
 
 
 def _not_kept(why: str) -> SeenImages:

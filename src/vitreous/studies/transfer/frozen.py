@@ -57,7 +57,7 @@ def measure_frozen(
     splits = reader.splits(data, SEED, validate="linear" in protocols)
     used = sum(len(part[1]) for part in (splits.train, splits.val, splits.test) if part is not None)
     flops = float((reader.computed if already_counted else used) * count_flops(model.config))
-    remarks = [*reader.cache.remarks]
+    remarks = [*reader.cache.remarks, *reader.remarks]
     if kept := used - reader.computed:
         remarks.append(f"features of {kept:,} images were kept from an earlier command; the time is without them.")
     if reader.unreadable:
