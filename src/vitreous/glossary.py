@@ -64,8 +64,8 @@ GLOSSARY = {
         "predicting that one."
     ),
     "merge": (
-        "Merging similar tokens in each block, so that later blocks have fewer to compute: faster, and a little less "
-        "accurate."
+        "Merging similar tokens in every second block, so that later blocks have fewer to compute: faster, and a "
+        "little less accurate."
     ),
     "overrides": "Single fields of a recipe that are set by hand, such as lr=1e-4 or batch_size=64.",
     "patch": "One of the squares that an image is cut into, such as 16x16 pixels.",

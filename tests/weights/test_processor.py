@@ -153,3 +153,12 @@ def test_a_familys_default_of_an_image_that_is_not_square():
     for kind, resized in {"deit": (256, 183), "vit": (224, 160), "dinov2": (256, 183)}.items():
         found = from_processor(default_processor(kind, config), config, "here")
         assert (found.size, found.resized) == ((224, 160), resized), kind
+
+
+def test_a_processor_by_its_older_name_keeps_the_short_side():
+    """OpenAI's CLIP folders say feature_extractor_type, and a number as size is the short side there too."""
+    numbers = {"size": 224, "crop_size": 224, "do_center_crop": True, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+    older = from_processor({"feature_extractor_type": "CLIPFeatureExtractor", **numbers}, preset("S/16"), "x")
+    newer = from_processor({"image_processor_type": "CLIPImageProcessor", **numbers}, preset("S/16"), "x")
+    assert older == newer
+    assert older.resize.startswith("cover")

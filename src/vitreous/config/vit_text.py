@@ -12,7 +12,7 @@ def describe_vit(c: ViTConfig) -> str:
     """The title and the numbers that fix the size."""
     near = {"neighbourhood": f", attention to {c.window}×{c.window} patches", "axial": ", axial attention"}
     size, odd = f"width {c.width}, depth {c.depth}", near.get(c.attention, "")
-    odd += f", merging {c.merge} tokens per block" if c.merge else ""
+    odd += f", merging {2 * c.merge} tokens in every second block" if c.merge else ""
     if c.stem is None:
         return f"ViT of {size}, patch {c.patch}{odd}"
     token = f"a token for {c.patch}×{c.patch} pixels"

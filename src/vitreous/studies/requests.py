@@ -108,7 +108,7 @@ class SelfTrainRequest(LabelledRequest):
         super().check()
         if self.student is not None:
             FitRequest(self.labelled, model=self.student, image_size=self.image_size).check()
-        if self.weights is not None and self.student is not None:
+        if self.start is not None and self.student is not None:
             raise UserError("student and weights: the weights say which model it is; give one of the two.")
         if self.teacher is not None and self.model is not None:
             raise UserError(

@@ -146,6 +146,7 @@ class Replanner:
         self._speeds = deque[float](maxlen=RECENT_CHECKS)  # of the latest intervals: seconds per operation of an image
         self._evaluated_at = self._began_at = 0.0  # speed at the latest evaluation, and at the beginning
         self._step, self._time, self._evaluating = 0, deadline.now(), 0.0
+        self._spare = (1 - MARGIN) * (deadline.seconds - self._time)  # seconds that no step is planned for
 
     def evaluated(self, seconds: float) -> None:
         """An evaluation has just taken so long."""
@@ -190,7 +191,7 @@ class Replanner:
         ending = measuring * self.reserved.measuring + self.deadline.writing_if(writing)
         # one that is due after this step is still to come
         evaluations = self._evaluations - parts_done(self.schedule.progress(step - 1), self._evaluations)
-        left = MARGIN * (self.deadline.seconds - now - ending) - evaluations * evaluation
+        left = self.deadline.seconds - now - ending - self._spare - evaluations * evaluation
         return max(0, int(left / (speed * self._step_flops(self.schedule.progress(step), 1.0))))
 
     def _step_flops(self, start: float, end: float) -> float:

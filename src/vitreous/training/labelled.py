@@ -119,7 +119,7 @@ class Labelled:
         """The name of the weights, if there is one, and the weights."""
         request = context.request
         if self.weights is not None:
-            return None, self.weights
+            return request.start, self.weights
         if request.start is not None:
             return request.start, open_weights(request.start, request.preprocess)
         if not self.chooses_weights or not request.may_choose_weights or not are_photographs(data):
@@ -145,10 +145,10 @@ class Labelled:
         subsets, probe = ({}, None) if saved is None else (dict(saved.subsets), saved.probe)
         if saved is None and self.validation is not None and self.validation.count < len(data.splits["val"]):
             subsets["val"] = self.validation.count
-        if saved is not None and saved.start is not None:
+        if saved is not None and (self.weights is not None or saved.start is not None):
             # a checkpoint has all that is needed, so weights that are gone since are not missed
             with suppress(UserError) if resumed else nullcontext():
-                base = open_weights(saved.start, context.request.preprocess)
+                base = self.weights or open_weights(str(saved.start), context.request.preprocess)
             if base is not None:
                 saved.check_digest("weights", weights_digest(base.model), saved.start, context.folder)
         network = starting_network(training, None if resumed else base)
@@ -162,7 +162,11 @@ class Labelled:
                 context.meter.end_stage("classifier")
             elif context.deadline is not None:
                 subsets = self._time_images(context, opened, network, subsets, context.deadline)
-            if base is not None and (note := crop_message(training, base)) is not None:
+            if (
+                base is not None
+                and (note := crop_message(training, base, opened.start if context.request.start is None else None))
+                is not None
+            ):
                 context.callbacks.message(note)
         if validation is None and "val" in data.splits:
             validation = self._open_validation(context, opened, subsets)

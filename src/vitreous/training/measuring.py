@@ -197,6 +197,7 @@ def compute_start_features(
     if estimate is None:
         return training, found, subsets
     if not training.epochs or (crops and not estimate.plan.has_steps):
+        training = without_steps
         estimate.restart()
         with closing(plain_loader(opened.data.train, without_steps, context.runtime.workers, world)) as loader:
             found, looked = features_in_time(function, loader, batch, training.seed, **how)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from vitreous.arguments import Budget, Epochs, Seed, SideLength, TokenMerge
-from vitreous.config.overrides import override_texts
+from vitreous.config.overrides import FREE, override_texts
 from vitreous.errors import UserError
 from vitreous.weights.published import hub_name
 
@@ -106,8 +106,9 @@ class FitRequest(LabelledRequest):
 
     @property
     def may_choose_weights(self) -> bool:
-        """Whether nothing is asked for that decides what to start from."""
-        return not (self.weights or self.model or self.teacher) and self.recipe == "auto"
+        """Whether nothing is asked for that decides what to start from, or that given weights would refuse."""
+        new = [n for n in self.all_overrides if n == "whiten" or (n.startswith("model.") and n[6:] not in FREE)]
+        return not (self.weights or self.model or self.teacher or new) and self.recipe == "auto"
 
     @property
     def data_description(self) -> str:

@@ -41,9 +41,7 @@ from vitreous.weights.source import parse_preprocess
 
 MIN_HELD_OUT = 500
 """Images that a training without labels sets aside, where that is less than a tenth and enough for all classes."""
-MAX_WHITENING_PIXELS = (
-    20_000_000  # pixels that a whitened start is made from, so that large images fit into the memory too
-)
+MAX_WHITENING_PIXELS = 20_000_000  # that a whitened start is made from, so that large images fit into the memory too
 CPU_HOUR_FLOPS, ACCELERATOR_HOUR_FLOPS = 2e14, 4e16
 """Floating-point operations that two cores, and an accelerator, do in about an hour of training."""
 
@@ -67,15 +65,15 @@ def local_runtime(workers: int | None, device: str, tensorboard: bool) -> Runtim
     return Runtime(choose_workers(workers), World(device=find_device(device)), tensorboard)
 
 
-def join_runtime(workers: int | None, device: str, shard: bool, tensorboard: bool) -> Runtime:
-    """The runtime of all processes that torchrun started; shard: divide the weights among them (FSDP)."""
-    if shard and world_size() == 1:
+def join_runtime(workers: int | None, device: str, fsdp: bool, tensorboard: bool) -> Runtime:
+    """The runtime of all processes that torchrun started; fsdp: divide the weights among them."""
+    if fsdp and world_size() == 1:
         raise UserError(
-            "shard: there is one process, and nobody to share the weights with; leave it out, or start "
+            "fsdp: there is one process, and nobody to share the weights with; leave it out, or start "
             "several with torchrun."
         )
     workers = choose_workers(workers, beside=local_world_size())  # checked before the rendezvous
-    return Runtime(workers, replace(join_world(device), sharded=shard), tensorboard)
+    return Runtime(workers, replace(join_world(device), sharded=fsdp), tensorboard)
 
 
 def open_consistent(open_data: Callable[[], Data], place: str, world: World) -> Data:
@@ -216,14 +214,17 @@ def with_crop_of_weights(training: Training, base: Bundle | None, request: FitRe
     return replace(training, preprocess=replace(training.preprocess, crop=base.preprocess.crop))
 
 
-def crop_message(training: Training, base: Bundle) -> str | None:
-    """A message if the training crops another fraction of an image than the weights were trained with."""
+def crop_message(training: Training, base: Bundle, chosen: str | None = None) -> str | None:
+    """A message if the training crops another fraction of an image than the weights were trained with.
+
+    chosen: the name of the weights, if the person did not give one.
+    """
     seen, came = training.preprocess.crop, base.preprocess.crop
     if seen == came:
         return None
     return (
         f"The model will look at the middle {seen:.0%} of each side of an image, as the recipe has it; the weights "
-        f"came with {came:.0%}. Give --preprocess crop={came:g} to keep that."
+        f"came with {came:.0%}. Give {f'--weights {chosen} ' if chosen else ''}--preprocess crop={came:g} to keep that."
     )
 
 

@@ -16,6 +16,8 @@ from vitreous.weights.source import open_weights
 RECOMMENDED = {"b16": "B/16", "s16": "S/16", "ti16": "Ti/16"}
 """Names of published weights and their presets, the most accurate first: AugReg's, made to be fine-tuned on small data
 (Steiner et al. 2021)."""
+MEGABYTES_PER_SECOND = 5.0  # of a download, as is assumed
+MAX_DOWNLOADING = 0.2  # the fraction of a budget that a download may take
 UNHURRIED_SECONDS = 60.0  # what is planned for where there is no budget
 
 
@@ -24,8 +26,12 @@ def choose_weights(images: int, seconds: float | None, device: str) -> str:
     within the budget. So the classifier on frozen features takes about a third of it, and steps the rest."""
     hour = CPU_HOUR_FLOPS if device == "cpu" else ACCELERATOR_HOUR_FLOPS
     affordable = (UNHURRIED_SECONDS if seconds is None else seconds) / 3600 * hour
-    fits = (name for name, size in RECOMMENDED.items() if images * count_flops(preset(size)) <= affordable)
-    return next(fits, next(reversed(RECOMMENDED)))
+    for name, size in RECOMMENDED.items():
+        here = seconds is None or hub.is_cached(hub_name(name) or name)
+        quick = here or WEIGHTS[name].megabytes / MEGABYTES_PER_SECOND <= MAX_DOWNLOADING * (seconds or 0.0)
+        if quick and images * count_flops(preset(size)) <= affordable:
+            return name
+    return next(reversed(RECOMMENDED))
 
 
 def open_chosen(name: str, message: Callable[[str], None]) -> Bundle | None:

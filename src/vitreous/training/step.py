@@ -1,9 +1,9 @@
 """One training step: schedules, optimizers, the step itself, and the memory that it needs.
 
 Every schedule is a function of progress, from 0 to 1. Without a deadline that is the fraction of the steps. With one,
-the number of steps is planned from a first measurement; if the machine turns out slower or faster, the rest of the
-training is spread over fewer or more steps. A replanning is saved before it takes effect: a resumed training replans
-where it did before, and nowhere else.
+the number of steps is a guess at first, and planned again by what steps take: the rest of the training is spread over
+fewer or more. A replanning is saved before it takes effect: a resumed training replans where it did before, and nowhere
+else.
 """
 
 from __future__ import annotations

@@ -40,6 +40,11 @@ def clip_arguments(described: Mapping[str, Any], raw: RawCheckpoint) -> dict[str
 
 
 def siglip_arguments(described: Mapping[str, Any], raw: RawCheckpoint) -> dict[str, Any]:
+    if "classifier.weight" in raw.tensors:
+        raise UserError(
+            f"{raw.where}: a SiglipForImageClassification, whose classifier reads the mean of the patches beside an "
+            "attention pooling, and cannot be opened; give the encoder that it was made from, or timm's siglip_gap_*."
+        )
     return clip_arguments(described, raw) | {
         "norm_eps": described.get("layer_norm_eps", 1e-6),
         "mlp": _activation(described, "gelu_pytorch_tanh", raw),
@@ -47,7 +52,7 @@ def siglip_arguments(described: Mapping[str, Any], raw: RawCheckpoint) -> dict[s
 
 
 def dinov3_arguments(described: Mapping[str, Any], raw: RawCheckpoint) -> dict[str, Any]:
-    periods = raw.shapes.get("rope_embed.periods") or raw.shapes.get("backbone.rope_embed.periods")
+    periods = next((shape for name, shape in raw.shapes.items() if name.endswith("rope_embed.periods")), None)
     width = next((shape[-1] for name, shape in raw.shapes.items() if name.endswith("cls_token") and shape), 0)
     heads = described.get("num_attention_heads") or (width // (4 * periods[0]) if periods else _DINOV3_HEADS.get(width))
     gated, act = described.get("use_gated_mlp"), described.get("hidden_act")

@@ -180,7 +180,6 @@ ENCODERS = (
             ),
         ),
         prefixes=("vision_model.", ""),
-        outer=(*rename({"head": "classifier"}),),
         model_types=("siglip_vision_model", "siglip"),
         ignored=_TOWERS,
         packed={

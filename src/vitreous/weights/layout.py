@@ -129,8 +129,12 @@ def write_layout(out: Path, encoder: Encoder, model: ViT, preprocess: Preprocess
     """A folder that `from_pretrained` opens; refused if what it says is another model than this."""
     c = model.config
     assert encoder.describe is not None
+    if c.classes:
+        raise UserError(
+            f"{out}: {encoder.title} has no word for a classifier; export to timm, or use the bundle as it is."
+        )
     config = encoder.describe(c)
-    prefix = encoder.prefixes[0] if c.projection or c.classes else ""
+    prefix = encoder.prefixes[0] if c.projection else ""
     tensors = export_state(model.state_dict(), encoder.all_rules(prefix, c.mlp == "swiglu"))
     for name, (first, rest) in encoder.packed.items():
         if prefix + first in tensors:

@@ -16,7 +16,8 @@ _SHORT_SIDE = ("BitImageProcessor", "CLIPImageProcessor")  # for them a single n
 
 def from_processor(processor: dict[str, Any], config: ModelConfig, where: str) -> Preprocess:
     size, crop = processor.get("size") or {}, processor.get("crop_size")
-    kind = str(processor.get("image_processor_type", processor.get("feature_extractor_type", ""))).removesuffix("Fast")
+    kind = str(processor.get("image_processor_type", processor.get("feature_extractor_type", "")))
+    kind = kind.removesuffix("Fast").replace("FeatureExtractor", "ImageProcessor")  # as it was called before
     if isinstance(size, int):
         size = {"shortest_edge": size} if kind in _SHORT_SIDE else {"height": size, "width": size}
     if processor.get("do_center_crop") and crop is not None:

@@ -36,7 +36,14 @@ from vitreous.weights.checkpoint import (
 from vitreous.weights.infer import TIMM_ACTIVATIONS, VIT_TENSORS, has_backbone, infer_vit_config, parse_stem
 from vitreous.weights.mapping import export_state, under_our_names
 from vitreous.weights.timm_config import BIT_RULES, EFFICIENTNET_PADDINGS, architecture_heads, timm_config, to_timm
-from vitreous.weights.timm_encoders import EVA_ARGUMENTS, HEAD_IS_PROJECTION, known_arguments, rules_for, to_infer
+from vitreous.weights.timm_encoders import (
+    EVA_ARGUMENTS,
+    HEAD_IS_PROJECTION,
+    QUICK_GELU_TAGS,
+    known_arguments,
+    rules_for,
+    to_infer,
+)
 
 # Known arguments of timm and their types: read here, visible in the tensors too, or only for training.
 _VIT_ARGUMENTS: dict[str, Any] = {
@@ -165,6 +172,8 @@ def read_timm(raw: RawCheckpoint) -> ParsedCheckpoint | None:
     unset = {name for name, value in ((raw.config or {}).get("model_args") or {}).items() if value is None}
     usual_arguments = known_arguments(architecture_of(raw.config), file.tensors)
     arguments = {name: value for name, value in usual_arguments.items() if name not in unset} | given
+    if _pretrained(raw).get("tag") in QUICK_GELU_TAGS and "_clip_" in architecture_of(raw.config):
+        arguments.setdefault("act_layer", "quick_gelu")
     if "head.bias" in raw.tensors and "norm_pre.weight" in raw.tensors and not raw.tensors["head.bias"].any():
         rules = [*rules, HEAD_IS_PROJECTION]
         raw = replace(raw, tensors=under_our_names(file.tensors, rules))

@@ -5,7 +5,6 @@ Tests hold the names against timm itself: every architecture of its `vision_tran
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ from vitreous.config.presets import SIZES
 from vitreous.config.stem import ResNetStem
 from vitreous.weights.checkpoint import BACKBONE, first_true, large_epsilon
 from vitreous.weights.mapping import POINTWISE, Rule
-from vitreous.weights.timm_encoders import HEAD_IS_PROJECTION, act_layer, eva_arguments, is_eva, not_eva
+from vitreous.weights.timm_encoders import HEAD_IS_PROJECTION, act_layer, eva_arguments, is_eva, mlp_ratio, not_eva
 
 UNKNOWN_ARCHITECTURE = "vitreous"  # of a model that timm cannot express: timm refuses this name
 
@@ -121,6 +120,7 @@ def _vit_to_timm(c: ViTConfig) -> TimmModel:
             "norms within a branch, or keys without biases, in such a model": eva and not_eva(c) is not None,
             "a patch projection without bias but no norm after it, or with both": c.patch_bias == c.norm_pre,
             "attention pooling that reads class and register tokens": c.pool_prefix and not eva,
+            "attention pooling with a gated or normed MLP": c.pool == "attention" and (c.mlp == "swiglu" or c.mlp_norm),
             "LayerNorm after the branches": c.norm == "after",
             f"{c.attention} attention": c.attention != "full",
             "this convolutional stem": c.stem is not None and _hybrid(c) is None,
@@ -194,7 +194,7 @@ def _architecture(c: ViTConfig) -> tuple[str, dict[str, Any]]:
         "embed_dim": (width, c.width),
         "depth": (depth, c.depth),
         "num_heads": (heads, c.heads),
-        "mlp_ratio": (mlp_width / width if width else 0.0, _mlp_ratio(c)),
+        "mlp_ratio": (mlp_width / width if width else 0.0, mlp_ratio(c.mlp_width * (1 + (c.mlp == "swiglu")), c.width)),
         "in_chans": (3, c.channels),
         "act_layer": ("gelu", act_layer(c)),
         "qkv_bias": (True, c.qkv_bias != "none"),
@@ -220,13 +220,6 @@ def _architecture(c: ViTConfig) -> tuple[str, dict[str, Any]]:
         return "vit_base_patch16_clip_224", arguments
     kind = f"deit_{_TIMM_SIZES[size]}_distilled" if c.distilled else f"vit_{_TIMM_SIZES[size]}"
     return f"{kind}_patch{variant}", arguments
-
-
-def _mlp_ratio(c: ViTConfig) -> float:
-    """A ratio whose product with the width, which timm rounds down, is the outputs of the MLP's first layer."""
-    units = 2 * c.mlp_width if c.mlp == "swiglu" else c.mlp_width
-    ratio = units / c.width
-    return ratio if int(c.width * ratio) == units else math.nextafter(ratio, math.inf)
 
 
 def _bit_to_timm(c: BiTConfig) -> TimmModel:

@@ -16,6 +16,8 @@ from vitreous.weights.checkpoint import RawCheckpoint, first_true
 from vitreous.weights.infer import TIMM_ACTIVATIONS
 from vitreous.weights.mapping import JOINED, PROJECTION_AS_HEAD, Q_AND_V, SPLIT_QKV, Rule
 
+QUICK_GELU_TAGS = ("openai", "dfn2b", "dfn5b", "metaclip_2pt5b", "metaclip_400m", "metaclip2_worldwide")
+"""Weights that were trained with QuickGELU: timm names their architecture both with and without it."""
 _CELLS = {"use_rot_pos_emb": True, "rope_type": "cat", "rope_temperature": 10000.0}
 _PERCEPTION = _CELLS | {"attn_type": "rope", "rope_grid_indexing": "xy", "norm_eps": 1e-5}
 ARCHITECTURES: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -161,16 +163,21 @@ def not_eva(c: ViTConfig) -> str | None:
     )
 
 
+def mlp_ratio(units: int, width: int) -> float:
+    """A ratio whose product with the width, which timm rounds down, is the outputs of an MLP's first layer."""
+    ratio = units / width
+    return ratio if int(width * ratio) == units else math.nextafter(ratio, math.inf)
+
+
 def eva_arguments(c: ViTConfig, pool: str) -> tuple[str, dict[str, Any], list[Rule]]:
     """timm's architecture, all arguments that differ from its defaults, and the rules for its tensors."""
-    ratio = c.mlp_width / c.width
     common = {
         "img_size": list(c.image_size),
         "patch_size": c.patch,
         "embed_dim": c.width,
         "depth": c.depth,
         "num_heads": c.heads,
-        "mlp_ratio": ratio if int(c.width * ratio) == c.mlp_width else math.nextafter(ratio, math.inf),
+        "mlp_ratio": mlp_ratio(c.mlp_width, c.width),
         "in_chans": c.channels,
         "init_values": c.layer_scale,
         "qkv_bias": c.qkv_bias != "none",
@@ -201,7 +208,7 @@ def eva_arguments(c: ViTConfig, pool: str) -> tuple[str, dict[str, Any], list[Ru
     }
     if c.pool == "attention":
         arguments |= {"attn_pool_num_heads": c.pool_heads or c.heads}
-        arguments |= {"attn_pool_mlp_ratio": (c.pool_mlp_width or c.mlp_width) / c.width}
+        arguments |= {"attn_pool_mlp_ratio": mlp_ratio(c.pool_mlp_width or c.mlp_width, c.width)}
     if (rope := c.rope) is not None:
         arguments |= {
             "rope_type": "dinov3" if rope.coordinates == "centres" else "cat",
