@@ -54,16 +54,8 @@ else:
 # What is opened, by content and not by name. Pillow's rarer decoders are never tried on a stranger's bytes.
 _AVIF, _JPEG_2000 = (bool(features.check(name)) for name in ("avif", "jpg_2000"))  # Pillow may be built without
 FORMATS = (
-    "JPEG",
-    "PNG",
-    "WEBP",
-    "GIF",
-    "BMP",
-    "TIFF",
-    "PPM",
-    *["AVIF"] * _AVIF,
-    *["JPEG2000"] * _JPEG_2000,
-    *["HEIF"] * HAS_HEIC,
+    *("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM"),
+    *(["AVIF"] * _AVIF + ["JPEG2000"] * _JPEG_2000 + ["HEIF"] * HAS_HEIC),
 )
 
 HEIC_SUFFIXES = (".heic", ".heif")
