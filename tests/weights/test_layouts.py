@@ -259,3 +259,25 @@ def test_openais_weights_compute_with_quick_gelu_in_timms_folder_too(tmp_path):
         described["pretrained_cfg"] = {"tag": tag, "input_size": [3, 224, 224]}
         (tmp_path / "config.json").write_text(json.dumps(described))
         assert open_weights(tmp_path).model.config.mlp == activation
+
+
+@pytest.mark.parametrize("maker", ["timm", "Hugging Face"])
+def test_a_side_that_patches_do_not_divide(maker, tmp_path):
+    """So400m/14 at 384: its own convolution leaves 6 pixels out, so images of 378 pixels have all that it looks at."""
+    images = torch.randn(1, 3, 42, 42)
+    if maker == "timm":
+        sizes = {"embed_dim": 32, "depth": 1, "num_heads": 2}
+        model = randomise(timm.create_model("vit_so400m_patch14_siglip_384", img_size=48, **sizes))
+        save_file(model.state_dict(), tmp_path / "model.safetensors")
+        pretrained = {"input_size": [3, 48, 48], "mean": [0.5] * 3, "std": [0.5] * 3, "crop_pct": 1.0}
+        described = {"architecture": "vit_so400m_patch14_siglip_384", "num_classes": 0, "num_features": 32}
+        described |= {"pretrained_cfg": pretrained, "model_args": sizes}
+        (tmp_path / "config.json").write_text(json.dumps(described))
+        theirs = model.eval()(torch.nn.functional.pad(images, (0, 6, 0, 6)))
+    else:
+        model = randomise(hf.SiglipVisionModel(hf.SiglipVisionConfig(**{**HF, "image_size": 48, "patch_size": 14})))
+        model.save_pretrained(tmp_path)
+        theirs = model.eval()(torch.nn.functional.pad(images, (0, 6, 0, 6))).pooler_output
+    bundle = open_weights(tmp_path)
+    assert bundle.preprocess.size == bundle.model.config.image_size == (42, 42)
+    torch.testing.assert_close(bundle.model(images), theirs, rtol=0, atol=MOST)

@@ -160,8 +160,14 @@ def _open_checkpoint(
     if repeated := duplicate_names_note(labels):
         notes.append(f"{raw.where}: {repeated}")
     numbered = not found.labels and classes != IMAGENET
+    prepared, side = found.preprocess, found.config.image_size
+    patch = found.config.patch if isinstance(found.config, ViTConfig) else 1
+    if prepared.size != side and side == tuple(pixels // patch * patch for pixels in prepared.size):
+        rest = f"{prepared.size[0]}x{prepared.size[1]} pixels, which patches of {patch} do not divide"
+        notes.append(f"{raw.where}: images are resized to {side[0]}x{side[1]} pixels; its own code takes {rest}")
+        prepared = replace(prepared, size=side)
     info = {"imported": str(path), "family": found.family, "notes": notes, "numbered": numbered}
-    bundle = with_preprocess(Bundle(model, found.preprocess, labels, info, path, tuple(notes)), preprocess)
+    bundle = with_preprocess(Bundle(model, prepared, labels, info, path, tuple(notes)), preprocess)
     _check_channels(bundle, raw.where)
     check_consistent(found.config, bundle.preprocess, labels, raw.where)
     if not found.preprocess_assumed or {"mean", "std"} <= given:
