@@ -32,7 +32,7 @@ demo: $(CORE)  ## train on built-in images for a minute, then predict and explai
 test-fast: $(DEV)  ## what to run before every commit: two minutes on two cores
 	$(PYTEST) -m "not slow and not exhaustive"
 
-test: $(DEV)  ## every guarantee: seven minutes on two cores
+test: $(DEV)  ## every guarantee: twelve minutes on two cores
 	$(PYTEST) -m "not exhaustive"
 
 test-all: test  ## and long searches for faults; UNTIL=SECONDS (since 1970): start none of them later

@@ -112,7 +112,7 @@ def test_a_damaged_shard_is_refused_before_any_pickle_is_read(place, tmp_path):
 
 def test_shard_without_other_processes_is_refused(tmp_path):
     draw_images(tmp_path / "images.npz")
-    with pytest.raises(UserError, match="shard"):
+    with pytest.raises(UserError, match="fsdp"):
         train("supervised", tmp_path, tmp_path / "out", fsdp=True)
     assert not (tmp_path / "out").exists()
 
