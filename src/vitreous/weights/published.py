@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Literal
 
 HUB = "hf:"  # hf:organisation/model, or hf:organisation/model@revision
 TIMM_HUB = "hf-hub:"  # the same, as timm writes it
@@ -21,7 +20,7 @@ class Weights:
     licence: str
     data: str  # what it was trained on; IN: ImageNet
     accuracy: float  # per cent of ImageNet-1k's validation images
-    measured: Literal["top-1", "linear probe", "fine-tuned", "zero-shot", "linear, ReaL"] = "top-1"
+    measured: str  # how: top-1 of its classifier, linear probe, fine-tuned, zero-shot
 
     @property
     def repository(self) -> str:
@@ -33,111 +32,70 @@ class Weights:
         return 4 * self.parameters / 1e6
 
 
-_21K, _1K, _JFT = "IN-21k, IN-1k", "IN-1k", "JFT-300M, IN-1k"
-_LVD, _LVD3, _WIT, _WEBLI = "LVD-142M", "LVD-1689M", "WIT-400M", "WebLI"
-_APACHE, _NC, _MIT, _DINOV3 = "apache-2.0", "cc-by-nc-4.0", "mit", "dinov3-license"
+_TABLE = """
+# Steiner et al. 2021, "How to train your ViT?"; accuracies: timm's results-imagenet.csv
+ti16|vit_tiny_patch16_224.augreg_in21k_ft_in1k|ViT-Ti/16|5717416|apache-2.0|IN-21k, IN-1k|75.5|top-1
+s32|vit_small_patch32_224.augreg_in21k_ft_in1k|ViT-S/32|22878952|apache-2.0|IN-21k, IN-1k|76.0|top-1
+s16|vit_small_patch16_224.augreg_in21k_ft_in1k|ViT-S/16|22050664|apache-2.0|IN-21k, IN-1k|81.4|top-1
+s16-384|vit_small_patch16_384.augreg_in21k_ft_in1k|ViT-S/16@384|22196584|apache-2.0|IN-21k, IN-1k|83.8|top-1
+b32|vit_base_patch32_224.augreg_in21k_ft_in1k|ViT-B/32|88224232|apache-2.0|IN-21k, IN-1k|80.7|top-1
+b16|vit_base_patch16_224.augreg2_in21k_ft_in1k|ViT-B/16|86567656|apache-2.0|IN-21k, IN-1k|85.1|top-1
+b16-384|vit_base_patch16_384.augreg_in21k_ft_in1k|ViT-B/16@384|86859496|apache-2.0|IN-21k, IN-1k|86.0|top-1
+l16|vit_large_patch16_224.augreg_in21k_ft_in1k|ViT-L/16|304326632|apache-2.0|IN-21k, IN-1k|85.8|top-1
+l16-384|vit_large_patch16_384.augreg_in21k_ft_in1k|ViT-L/16@384|304715752|apache-2.0|IN-21k, IN-1k|87.1|top-1
+r26-s32|vit_small_r26_s32_224.augreg_in21k_ft_in1k|R26+S/32|36431912|apache-2.0|IN-21k, IN-1k|81.9|top-1
+r50-l32|vit_large_r50_s32_224.augreg_in21k_ft_in1k|R50+L/32|328994856|apache-2.0|IN-21k, IN-1k|84.4|top-1
+# Dosovitskiy et al. 2020, the paper's own
+b16-paper|vit_base_patch16_224.orig_in21k_ft_in1k|ViT-B/16|86567656|apache-2.0|IN-21k, IN-1k|81.8|top-1
+# Touvron et al. 2021, 2022
+deit-s16|deit_small_patch16_224.fb_in1k|DeiT-S/16|22050664|apache-2.0|IN-1k|79.8|top-1
+deit-b16|deit_base_distilled_patch16_224.fb_in1k|DeiT-B/16|87338192|apache-2.0|IN-1k|83.4|top-1
+deit3-s16|deit3_small_patch16_224.fb_in22k_ft_in1k|DeiT III S/16|22059496|apache-2.0|IN-21k, IN-1k|83.1|top-1
+deit3-b16|deit3_base_patch16_224.fb_in22k_ft_in1k|DeiT III B/16|86585320|apache-2.0|IN-21k, IN-1k|85.7|top-1
+# Peng et al. 2022, Fang et al. 2023
+beitv2-b16|beitv2_base_patch16_224.in1k_ft_in22k_in1k|BEiTv2 B/16|86530984|apache-2.0|IN-21k, IN-1k|86.5|top-1
+eva02-s14|eva02_small_patch14_336.mim_in22k_ft_in1k|EVA-02 S/14@336|22129000|mit|IN-21k, IN-1k|85.7|top-1
+# without labels; accuracies: the papers'
+dino-s16|vit_small_patch16_224.dino|DINO S/16|21665664|apache-2.0|IN-1k|77.0|linear probe
+dino-s8|vit_small_patch8_224.dino|DINO S/8|21670272|apache-2.0|IN-1k|79.7|linear probe
+dino-b16|vit_base_patch16_224.dino|DINO B/16|85798656|apache-2.0|IN-1k|78.2|linear probe
+mae-b16|vit_base_patch16_224.mae|MAE B/16|85798656|cc-by-nc-4.0|IN-1k|83.6|fine-tuned
+mae-l16|vit_large_patch16_224.mae|MAE L/16|303301632|cc-by-nc-4.0|IN-1k|85.9|fine-tuned
+dinov2-s14|vit_small_patch14_dinov2.lvd142m|DINOv2 S/14|22056192|apache-2.0|LVD-142M|81.1|linear probe
+dinov2-b14|vit_base_patch14_dinov2.lvd142m|DINOv2 B/14|86579712|apache-2.0|LVD-142M|84.5|linear probe
+dinov2-l14|vit_large_patch14_dinov2.lvd142m|DINOv2 L/14|304367616|apache-2.0|LVD-142M|86.3|linear probe
+dinov2-g14|vit_giant_patch14_dinov2.lvd142m|DINOv2 g/14|1136479232|apache-2.0|LVD-142M|86.5|linear probe
+dinov2-s14-reg|vit_small_patch14_reg4_dinov2.lvd142m|DINOv2 S/14 reg4|22057344|apache-2.0|LVD-142M|80.9|linear probe
+dinov2-b14-reg|vit_base_patch14_reg4_dinov2.lvd142m|DINOv2 B/14 reg4|86582016|apache-2.0|LVD-142M|84.6|linear probe
+dinov2-l14-reg|vit_large_patch14_reg4_dinov2.lvd142m|DINOv2 L/14 reg4|304370688|apache-2.0|LVD-142M|86.7|linear probe
+dinov3-s16|vit_small_patch16_dinov3.lvd1689m|DINOv3 S/16|21586944|dinov3-license|LVD-1689M|87.0|linear, ReaL
+dinov3-s16plus|vit_small_plus_patch16_dinov3.lvd1689m|DINOv3 S+/16|28683264|dinov3-license|LVD-1689M|88.0|linear, ReaL
+dinov3-b16|vit_base_patch16_dinov3.lvd1689m|DINOv3 B/16|85641216|dinov3-license|LVD-1689M|89.3|linear, ReaL
+dinov3-l16|vit_large_patch16_dinov3.lvd1689m|DINOv3 L/16|303079424|dinov3-license|LVD-1689M|90.2|linear, ReaL
+dinov3-h16plus|vit_huge_plus_patch16_dinov3.lvd1689m|DINOv3 H+/16|840509440|dinov3-license|LVD-1689M|90.3|linear, ReaL
+# from images and texts; accuracies: the papers'
+clip-b32|vit_base_patch32_clip_224.openai|CLIP B/32|87849728|apache-2.0|WIT-400M|63.2|zero-shot
+clip-b16|vit_base_patch16_clip_224.openai|CLIP B/16|86193152|apache-2.0|WIT-400M|68.6|zero-shot
+clip-l14|vit_large_patch14_clip_224.openai|CLIP L/14|303966976|apache-2.0|WIT-400M|75.3|zero-shot
+siglip2-b16|vit_base_patch16_siglip_224.v2_webli|SigLIP2 B/16|92884224|apache-2.0|WebLI|78.2|zero-shot
+# the systems that the paper compares with: Kolesnikov et al. 2020, Xie et al. 2020
+bit-r50x1|resnetv2_50x1_bit.goog_in21k_ft_in1k|BiT-M R50x1|25549352|apache-2.0|IN-21k, IN-1k|80.3|top-1
+bit-r101x1|resnetv2_101x1_bit.goog_in21k_ft_in1k|BiT-M R101x1|44541480|apache-2.0|IN-21k, IN-1k|82.3|top-1
+bit-r152x4|resnetv2_152x4_bit.goog_in21k_ft_in1k|BiT-M R152x4|936533224|apache-2.0|IN-21k, IN-1k|84.9|top-1
+noisy-student-b0|tf_efficientnet_b0.ns_jft_in1k|EfficientNet-B0|5288548|apache-2.0|JFT-300M, IN-1k|78.7|top-1
+noisy-student-b4|tf_efficientnet_b4.ns_jft_in1k|EfficientNet-B4|19341616|apache-2.0|JFT-300M, IN-1k|85.2|top-1
+noisy-student-b7|tf_efficientnet_b7.ns_jft_in1k|EfficientNet-B7|66347960|apache-2.0|JFT-300M, IN-1k|86.8|top-1
+noisy-student-l2|tf_efficientnet_l2.ns_jft_in1k|EfficientNet-L2|480309308|apache-2.0|JFT-300M, IN-1k|88.4|top-1
+"""
+"""Name, timm's name, model, parameters, licence, data, accuracy, how it was measured."""
 
-WEIGHTS: dict[str, Weights] = {
-    # Steiner et al. 2021, "How to train your ViT?"; accuracies: timm's results-imagenet.csv
-    "ti16": Weights("vit_tiny_patch16_224.augreg_in21k_ft_in1k", "ViT-Ti/16", 5_717_416, _APACHE, _21K, 75.5),
-    "s32": Weights("vit_small_patch32_224.augreg_in21k_ft_in1k", "ViT-S/32", 22_878_952, _APACHE, _21K, 76.0),
-    "s16": Weights("vit_small_patch16_224.augreg_in21k_ft_in1k", "ViT-S/16", 22_050_664, _APACHE, _21K, 81.4),
-    "s16-384": Weights("vit_small_patch16_384.augreg_in21k_ft_in1k", "ViT-S/16@384", 22_196_584, _APACHE, _21K, 83.8),
-    "b32": Weights("vit_base_patch32_224.augreg_in21k_ft_in1k", "ViT-B/32", 88_224_232, _APACHE, _21K, 80.7),
-    "b16": Weights("vit_base_patch16_224.augreg2_in21k_ft_in1k", "ViT-B/16", 86_567_656, _APACHE, _21K, 85.1),
-    "b16-384": Weights("vit_base_patch16_384.augreg_in21k_ft_in1k", "ViT-B/16@384", 86_859_496, _APACHE, _21K, 86.0),
-    "l16": Weights("vit_large_patch16_224.augreg_in21k_ft_in1k", "ViT-L/16", 304_326_632, _APACHE, _21K, 85.8),
-    "l16-384": Weights("vit_large_patch16_384.augreg_in21k_ft_in1k", "ViT-L/16@384", 304_715_752, _APACHE, _21K, 87.1),
-    "r26-s32": Weights("vit_small_r26_s32_224.augreg_in21k_ft_in1k", "R26+S/32", 36_431_912, _APACHE, _21K, 81.9),
-    "r50-l32": Weights("vit_large_r50_s32_224.augreg_in21k_ft_in1k", "R50+L/32", 328_994_856, _APACHE, _21K, 84.4),
-    # Dosovitskiy et al. 2020, the paper's own
-    "b16-paper": Weights("vit_base_patch16_224.orig_in21k_ft_in1k", "ViT-B/16", 86_567_656, _APACHE, _21K, 81.8),
-    # Touvron et al. 2021, 2022
-    "deit-s16": Weights("deit_small_patch16_224.fb_in1k", "DeiT-S/16", 22_050_664, _APACHE, _1K, 79.8),
-    "deit-b16": Weights("deit_base_distilled_patch16_224.fb_in1k", "DeiT-B/16", 87_338_192, _APACHE, _1K, 83.4),
-    "deit3-s16": Weights("deit3_small_patch16_224.fb_in22k_ft_in1k", "DeiT III S/16", 22_059_496, _APACHE, _21K, 83.1),
-    "deit3-b16": Weights("deit3_base_patch16_224.fb_in22k_ft_in1k", "DeiT III B/16", 86_585_320, _APACHE, _21K, 85.7),
-    # Peng et al. 2022, Fang et al. 2023
-    "beitv2-b16": Weights("beitv2_base_patch16_224.in1k_ft_in22k_in1k", "BEiTv2 B/16", 86_530_984, _APACHE, _21K, 86.5),
-    "eva02-s14": Weights("eva02_small_patch14_336.mim_in22k_ft_in1k", "EVA-02 S/14@336", 22_129_000, _MIT, _21K, 85.7),
-    # without labels; accuracies: the papers'
-    "dino-s16": Weights("vit_small_patch16_224.dino", "DINO S/16", 21_665_664, _APACHE, _1K, 77.0, "linear probe"),
-    "dino-s8": Weights("vit_small_patch8_224.dino", "DINO S/8", 21_670_272, _APACHE, _1K, 79.7, "linear probe"),
-    "dino-b16": Weights("vit_base_patch16_224.dino", "DINO B/16", 85_798_656, _APACHE, _1K, 78.2, "linear probe"),
-    "mae-b16": Weights("vit_base_patch16_224.mae", "MAE B/16", 85_798_656, _NC, _1K, 83.6, "fine-tuned"),
-    "mae-l16": Weights("vit_large_patch16_224.mae", "MAE L/16", 303_301_632, _NC, _1K, 85.9, "fine-tuned"),
-    "dinov2-s14": Weights(
-        "vit_small_patch14_dinov2.lvd142m", "DINOv2 S/14", 22_056_192, _APACHE, _LVD, 81.1, "linear probe"
-    ),
-    "dinov2-b14": Weights(
-        "vit_base_patch14_dinov2.lvd142m", "DINOv2 B/14", 86_579_712, _APACHE, _LVD, 84.5, "linear probe"
-    ),
-    "dinov2-l14": Weights(
-        "vit_large_patch14_dinov2.lvd142m", "DINOv2 L/14", 304_367_616, _APACHE, _LVD, 86.3, "linear probe"
-    ),
-    "dinov2-g14": Weights(
-        "vit_giant_patch14_dinov2.lvd142m", "DINOv2 g/14", 1_136_479_232, _APACHE, _LVD, 86.5, "linear probe"
-    ),
-    "dinov2-s14-reg": Weights(
-        "vit_small_patch14_reg4_dinov2.lvd142m",
-        "DINOv2 S/14, registers",
-        22_057_344,
-        _APACHE,
-        _LVD,
-        80.9,
-        "linear probe",
-    ),
-    "dinov2-b14-reg": Weights(
-        "vit_base_patch14_reg4_dinov2.lvd142m",
-        "DINOv2 B/14, registers",
-        86_582_016,
-        _APACHE,
-        _LVD,
-        84.6,
-        "linear probe",
-    ),
-    "dinov2-l14-reg": Weights(
-        "vit_large_patch14_reg4_dinov2.lvd142m",
-        "DINOv2 L/14, registers",
-        304_370_688,
-        _APACHE,
-        _LVD,
-        86.7,
-        "linear probe",
-    ),
-    "dinov3-s16": Weights(
-        "vit_small_patch16_dinov3.lvd1689m", "DINOv3 S/16", 21_586_944, _DINOV3, _LVD3, 87.0, "linear, ReaL"
-    ),
-    "dinov3-s16plus": Weights(
-        "vit_small_plus_patch16_dinov3.lvd1689m", "DINOv3 S+/16", 28_683_264, _DINOV3, _LVD3, 88.0, "linear, ReaL"
-    ),
-    "dinov3-b16": Weights(
-        "vit_base_patch16_dinov3.lvd1689m", "DINOv3 B/16", 85_641_216, _DINOV3, _LVD3, 89.3, "linear, ReaL"
-    ),
-    "dinov3-l16": Weights(
-        "vit_large_patch16_dinov3.lvd1689m", "DINOv3 L/16", 303_079_424, _DINOV3, _LVD3, 90.2, "linear, ReaL"
-    ),
-    "dinov3-h16plus": Weights(
-        "vit_huge_plus_patch16_dinov3.lvd1689m", "DINOv3 H+/16", 840_509_440, _DINOV3, _LVD3, 90.3, "linear, ReaL"
-    ),
-    # from images and texts; accuracies: the papers'
-    "clip-b32": Weights("vit_base_patch32_clip_224.openai", "CLIP B/32", 87_849_728, _APACHE, _WIT, 63.2, "zero-shot"),
-    "clip-b16": Weights("vit_base_patch16_clip_224.openai", "CLIP B/16", 86_193_152, _APACHE, _WIT, 68.6, "zero-shot"),
-    "clip-l14": Weights(
-        "vit_large_patch14_clip_224.openai", "CLIP L/14", 303_966_976, _APACHE, _WIT, 75.3, "zero-shot"
-    ),
-    "siglip2-b16": Weights(
-        "vit_base_patch16_siglip_224.v2_webli", "SigLIP2 B/16", 92_884_224, _APACHE, _WEBLI, 78.2, "zero-shot"
-    ),
-    # the systems that the paper compares with: Kolesnikov et al. 2020, Xie et al. 2020
-    "bit-r50x1": Weights("resnetv2_50x1_bit.goog_in21k_ft_in1k", "BiT-M R50x1", 25_549_352, _APACHE, _21K, 80.3),
-    "bit-r101x1": Weights("resnetv2_101x1_bit.goog_in21k_ft_in1k", "BiT-M R101x1", 44_541_480, _APACHE, _21K, 82.3),
-    "bit-r152x4": Weights("resnetv2_152x4_bit.goog_in21k_ft_in1k", "BiT-M R152x4", 936_533_224, _APACHE, _21K, 84.9),
-    "noisy-student-b0": Weights("tf_efficientnet_b0.ns_jft_in1k", "EfficientNet-B0", 5_288_548, _APACHE, _JFT, 78.7),
-    "noisy-student-b4": Weights("tf_efficientnet_b4.ns_jft_in1k", "EfficientNet-B4", 19_341_616, _APACHE, _JFT, 85.2),
-    "noisy-student-b7": Weights("tf_efficientnet_b7.ns_jft_in1k", "EfficientNet-B7", 66_347_960, _APACHE, _JFT, 86.8),
-    "noisy-student-l2": Weights("tf_efficientnet_l2.ns_jft_in1k", "EfficientNet-L2", 480_309_308, _APACHE, _JFT, 88.4),
-}
+
+def _read_row(row: str) -> tuple[str, Weights]:
+    name, timm_name, model, parameters, licence, data, accuracy, measured = row.split("|")
+    return name, Weights(timm_name, model, int(parameters), licence, data, float(accuracy), measured)
+
+
+WEIGHTS = dict(_read_row(row) for row in _TABLE.splitlines() if row and not row.startswith("#"))
 """None of these asks for consent before the download."""
 
 
