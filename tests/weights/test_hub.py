@@ -117,3 +117,12 @@ def test_half_a_model_in_the_cache_is_not_called_all_there_is(cache, tmp_path):
 def test_a_name_that_is_none():
     with pytest.raises(UserError, match=r"hf:a/b/c: .*organisation/model"):
         hub.fetch("hf:a/b/c")
+
+
+@pytest.mark.usefixtures("offline")
+def test_a_malformed_index_in_the_cache_is_named(cache, tmp_path):
+    for number, content in enumerate(("{}", "[]", '{"weight_map": 3}', '{"weight_map": {"head.weight": 3}}')):
+        (tmp_path / "model.safetensors.index.json").write_text(content)
+        put(cache, f"malformed{number}", [tmp_path / "model.safetensors.index.json"])
+        refused = run_command("predict", f"hf:acme/malformed{number}", "cat.jpg")
+        check_refused(refused, "model.safetensors.index.json")

@@ -22,7 +22,7 @@ from vitreous.weights.published import WEIGHTS, Weights, hub_name
 from vitreous.weights.timm import write_timm
 from vitreous.weights.timm_config import SUPPORTED, unsupported_reason
 
-TINY = Weights("vit_tiny.test", "ViT of a test", 1, "mit", "IN-1k", 50.0)
+TINY = Weights("vit_tiny.test", "ViT of a test", 1, "mit", "IN-1k", 50.0, "top-1")
 
 
 @pytest.mark.slow

@@ -53,7 +53,7 @@ def shift(images: Tensor, by: Tensor, mirrored: Tensor) -> Tensor:
 
 
 def _reflect(place: Tensor, side: int) -> Tensor:
-    """Places outside 0 to side - 1 mirrored at the first and last pixel."""
+    """Indices outside 0 to side - 1, reflected at the first and last pixel."""
     return (side - 1) - ((side - 1) - place.abs()).abs()
 
 

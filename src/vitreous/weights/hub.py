@@ -74,8 +74,13 @@ def _cached(repository: str, revision: str | None) -> Path | None:
         return None
     except HFValidationError:
         raise UserError(f"{HUB}{repository}: not a name on the hub; write hf:organisation/model.") from None
-    index = folder / "model.safetensors.index.json"
-    needed = set(read_json(index)["weight_map"].values()) if index.exists() else {"model.safetensors"}
+    index, needed = folder / "model.safetensors.index.json", {"model.safetensors"}
+    if index.exists():
+        listed = read_json(index)
+        files = listed.get("weight_map") if isinstance(listed, dict) else None
+        if not isinstance(files, dict) or not all(isinstance(file, str) for file in files.values()):
+            raise UserError(f"{index}: lists no files of weights; delete it, and the weights are fetched again.")
+        needed = set(files.values())
     whole = all((folder / file).exists() for file in needed) or (folder / "pytorch_model.bin").exists()
     return folder if whole else None
 
